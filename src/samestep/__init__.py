@@ -1,0 +1,53 @@
+"""samestep: SGD with momentum, the same bits on every device; and where bits differ, it says why.
+
+Public names load on first use: `import samestep` itself imports neither NumPy nor numba, torch or click.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samestep.contract import ContractError
+    from samestep.engines import engines
+    from samestep.engines.threads import get_num_threads, set_num_threads
+    from samestep.op import sgd_, sgd_batch_
+    from samestep.shapes import TensorSpec, infer
+    from samestep.tiling import TilingKey, decode, encode, legal_kernels, legal_keys
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ContractError": "contract",
+    "TensorSpec": "shapes",
+    "TilingKey": "tiling",
+    "decode": "tiling",
+    "encode": "tiling",
+    "engines": "engines",
+    "get_num_threads": "engines.threads",
+    "infer": "shapes",
+    "legal_kernels": "tiling",
+    "legal_keys": "tiling",
+    "set_num_threads": "engines.threads",
+    "sgd_": "op",
+    "sgd_batch_": "op",
+}
+
+__all__ = [
+    "ContractError", "TensorSpec", "TilingKey", "decode", "encode", "engines", "get_num_threads", "infer",
+    "legal_kernels", "legal_keys", "set_num_threads", "sgd_", "sgd_batch_",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'samestep' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"samestep.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,278 @@
+"""The operator as data, and the only place that refuses (rules O1..O4, O10..O13, S2).
+
+Everything that can be refused is refused here, before the first byte is written. The callers hand over what they
+found as plain values (`Inputs`: columns of names, dtypes, shapes, addresses); nothing here looks inside an array.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+INPUTS = ("parameters", "gradient", "learning_rate", "accum", "momentum", "stat")
+SCALARS = ("learning_rate", "momentum")
+WRITTEN = ("parameters", "accum", "stat")
+DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # name: bytes per element
+_FORMATS = {"float32": (24, -149), "float16": (11, -24), "bfloat16": (8, -133)}
+ORDERS = ("spec", "ascend950")
+MAX_RANK = 8
+UNKNOWN_DIM = -1
+UNKNOWN_RANK = (-2,)
+CODES = (
+    "unsupported_dtype", "dtype_mismatch", "rank_out_of_range", "null_input", "shape_mismatch", "scalar_shape",
+    "not_contiguous", "read_only", "overlap", "attribute_value_out_of_range", "unsupported_device", "wrong_type",
+    "unsupported_format", "unknown_order", "engine_unavailable", "batch_length",
+)
+
+Shape = tuple[int, ...]
+
+
+class ContractError(ValueError):
+    """What the operator refuses, as data and as a sentence (rule O12).
+
+    Attributes: ``code`` is one of `CODES`; ``input`` names the input, attribute or argument at fault
+    (``gradient``, in a batch ``gradient[3]``); ``got`` is what came; ``accepted`` is what would have been taken.
+    Nothing has been written when it is raised (rule O11).
+    """
+
+    def __init__(self, code: str, input: str, got: str, accepted: str) -> None:
+        super().__init__(code, input, got, accepted)
+        self.code, self.input, self.got, self.accepted = code, input, got, accepted
+
+    def __str__(self) -> str:
+        return f"{self.input}: got {self.got}; accepted: {self.accepted} [{self.code}]"
+
+
+def refuse(code: str, input: str, got: str, accepted: str) -> NoReturn:
+    """Raise `ContractError`; a code outside `CODES` is a mistake of the caller."""
+    assert code in CODES, code
+    raise ContractError(code, input, got, accepted)
+
+
+class Attributes(NamedTuple):
+    """The attributes as rule O4 sees them: rounded to float32 (held as Python floats) before anything else."""
+
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+
+
+class Inputs(NamedTuple):
+    """What is known of all tensors of a call, as columns; rows in the order of `INPUTS`, each input's batch together.
+
+    ``counts`` holds the number of rows per input (1 for learning_rate and momentum). ``problems`` says of an object
+    that is no tensor why not, else None. ``addresses`` are bytes in memory, ``shapes`` are in elements,
+    ``owners`` keep the memory alive.
+    """
+
+    batch: bool
+    counts: tuple[int, ...]
+    problems: Sequence[str | None]
+    devices: Sequence[str]
+    dtypes: Sequence[str]
+    contiguous: Sequence[bool]
+    shapes: Sequence[Shape]
+    writable: Sequence[bool]
+    addresses: Sequence[int]
+    owners: Sequence[Any]
+
+    def name(self, row: int) -> str:
+        """The name a user knows row `row` by."""
+        for name, count in zip(INPUTS, self.counts, strict=True):
+            if row < count:
+                return f"{name}[{row}]" if self.batch and name not in SCALARS else name
+            row -= count
+        raise IndexError(row)
+
+    def rows(self, name: str) -> range:
+        """The rows of the input `name`."""
+        k = INPUTS.index(name)
+        start = sum(self.counts[:k])
+        return range(start, start + self.counts[k])
+
+
+def check_order(order: Any) -> None:
+    """Refuse an evaluation order that is not one of `ORDERS`."""
+    if order not in ORDERS:
+        refuse("unknown_order", "order", repr(order), " or ".join(map(repr, ORDERS)))
+
+
+def check_engine(name: Any, reasons: dict[str, str | None]) -> None:
+    """Refuse an engine that does not exist, or is unavailable for the reason given in `reasons`."""
+    usable = [known for known, reason in reasons.items() if reason is None]
+    if not isinstance(name, str) or name not in reasons:
+        refuse("engine_unavailable", "engine", repr(name), f"None (cpu) or one of {usable}")
+    if reasons[name] is not None:
+        refuse("engine_unavailable", "engine", f"{name!r}, which is unavailable here: {reasons[name]}", f"{usable}")
+
+
+def check_sequence(name: str, value: Any) -> list[Any]:
+    """The tensors of one input of a batch as a list; an array is no sequence of tensors."""
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        refuse("wrong_type", name, f"an object of type {type(value).__name__}", "a list or tuple of tensors")
+    return list(value)
+
+
+def check_inputs(inputs: Inputs) -> None:
+    """Rules O1, O2, O3, O12 in the order of rule O12, up to the scalars' shapes."""
+    _check_types(inputs)
+    _check_dtypes(inputs)
+    for row, contiguous in enumerate(inputs.contiguous):
+        if not contiguous:
+            refuse("not_contiguous", inputs.name(row), f"a non-contiguous view of shape {tuple(inputs.shapes[row])}",
+                   "a C-contiguous tensor (a copy would lose the write-back)")
+    names = [inputs.name(row) for row in range(len(inputs.shapes))] if inputs.batch else INPUTS
+    check_shapes(names, inputs.shapes, inputs.counts)
+
+
+def _check_types(inputs: Inputs) -> None:
+    for row, problem in enumerate(inputs.problems):
+        if problem is not None:
+            kinds = "a NumPy array, a torch CPU tensor or a CPU object with DLPack"
+            if inputs.name(row) in SCALARS:
+                kinds += ", or a Python number"
+            refuse("wrong_type", inputs.name(row), problem, kinds)
+    for row, device in enumerate(inputs.devices):
+        if device != "cpu":
+            refuse("unsupported_device", inputs.name(row), f"a tensor on device {device!r}", "a tensor on 'cpu'")
+    counts = inputs.counts
+    for k in (1, 3, 5):
+        if counts[k] != counts[0]:
+            refuse("batch_length", INPUTS[k], f"{counts[k]} tensors",
+                   f"{counts[0]} tensors, one for each of parameters")
+
+
+def check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:
+    """Rule O1 over dtype names, parameters first."""
+    first = dtypes[0]
+    if first in DTYPES and all(dtype == first for dtype in dtypes):
+        return
+    accepted = ", ".join(DTYPES)
+    for name, dtype in zip(names, dtypes, strict=True):
+        if dtype not in DTYPES:
+            refuse("unsupported_dtype", name, f"dtype {dtype}", accepted + f" (here {first})" * (first in DTYPES))
+        if dtype != first:
+            refuse("dtype_mismatch", name, f"dtype {dtype}", f"{first}, the dtype of parameters, for all six tensors")
+
+
+def _check_dtypes(inputs: Inputs) -> None:
+    if len(inputs.dtypes) > 2:  # an empty batch has only its two scalars, which agree with each other
+        check_dtypes([inputs.name(row) for row in range(len(inputs.dtypes))] if inputs.batch else INPUTS, inputs.dtypes)
+    else:
+        check_dtypes(SCALARS, inputs.dtypes)
+
+
+def check_shapes(names: Sequence[str], shapes: Sequence[Shape], counts: tuple[int, ...]) -> None:
+    """Rule O2, and S2 for shapes with unknown dimensions; rows as in `Inputs`."""
+    n = counts[0]
+    for row in range(n):
+        if not 1 <= len(shapes[row]) <= MAX_RANK:
+            refuse("rank_out_of_range", names[row], f"rank {len(shapes[row])}, shape {tuple(shapes[row])}",
+                   f"rank 1 to {MAX_RANK}")
+    for row in range(n):
+        if 0 in shapes[row]:
+            refuse("null_input", names[row], f"the empty shape {tuple(shapes[row])}", "no axis of length 0")
+    known = shapes[:n]
+    for start in (n, 2 * n + 1, 3 * n + 2):
+        if shapes[start:start + n] != known:
+            known = [_agree(names[start + k], shapes[start + k], known[k]) for k in range(n)]
+    for row in (2 * n, 3 * n + 1):
+        shape = shapes[row]
+        if shape != UNKNOWN_RANK and any(dim not in (1, UNKNOWN_DIM) for dim in shape):
+            refuse("scalar_shape", names[row], f"shape {tuple(shape)}",
+                   "exactly one element, of any rank: (), (1,), (1, 1), ...")
+
+
+def _agree(name: str, shape: Shape, known: Shape) -> Shape:
+    """What is known of a shape after both; they must agree wherever both are known."""
+    if known == UNKNOWN_RANK or shape == UNKNOWN_RANK:
+        return shape if known == UNKNOWN_RANK else known
+    pairs = list(zip(shape, known, strict=False))
+    if len(shape) != len(known) or any(a != b and UNKNOWN_DIM not in (a, b) for a, b in pairs):
+        refuse("shape_mismatch", name, f"shape {tuple(shape)}",
+               f"{tuple(known)}, exactly the shape of parameters, without broadcasting")
+    return tuple(b if a == UNKNOWN_DIM else a for a, b in pairs)
+
+
+def round_number(value: float, dtype: str) -> tuple[float, int]:
+    """A Python number rounded once, to nearest even, to `dtype`: its value and its bit pattern.
+
+    Integer arithmetic on purpose: a conversion by the processor would obey the calling thread's rounding mode and
+    flush subnormals where the caller asked for that (rule O7).
+    """
+    precision, least = _FORMATS[dtype]  # bits of the significand, exponent of the smallest subnormal
+    infinity = ((1 << 8 * DTYPES[dtype] - 1) - 1) >> (precision - 1) << (precision - 1)
+    sign = 1 << 8 * DTYPES[dtype] - 1 if math.copysign(1.0, _clamp(value)) < 0 else 0
+    if value != value:
+        return math.nan, infinity | 1 << (precision - 2)
+    if abs(value) == math.inf:
+        return float(value), sign | infinity
+    # Of a long int keep 50 bits and whether anything was below them: enough to round rightly afterwards.
+    long = max(0, value.bit_length() - 50) if isinstance(value, int) else 0
+    top = abs(value) if not long else (abs(int(value)) >> long) | (int(value) & ((1 << long) - 1) != 0)
+    fraction, exponent = math.frexp(top)
+    unit = max(exponent + long - precision, least)
+    count = round(math.ldexp(fraction, exponent + long - unit))
+    bits = count + (unit - least << precision - 1) if count else 0
+    if bits >= infinity:
+        return math.copysign(math.inf, _clamp(value)), sign | infinity
+    return math.copysign(math.ldexp(count, unit), _clamp(value)), sign | bits
+
+
+def _clamp(value: float) -> float:
+    """The sign of a number that may be an int too long for a float."""
+    return value if isinstance(value, float) else float((value > 0) - (value < 0))
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _checked(dampening: Any, weight_decay: Any, nesterov: Any) -> Attributes:
+    d, wd = _number("dampening", dampening), _number("weight_decay", weight_decay)
+    if type(nesterov).__name__ not in ("bool", "bool_"):
+        refuse("wrong_type", "nesterov", _shown(nesterov), "True or False")
+    if nesterov and d != 0:
+        refuse("attribute_value_out_of_range", "dampening", f"{dampening!r} with nesterov=True",
+               "0 when nesterov is True")
+    if not wd >= 0:
+        refuse("attribute_value_out_of_range", "weight_decay", repr(weight_decay), "a number >= 0 (NaN is none)")
+    return Attributes(d, wd, bool(nesterov))
+
+
+def check_attributes(dampening: Any, weight_decay: Any, nesterov: Any) -> Attributes:
+    """Rule O4: round the attributes to float32, to nearest even, then compare."""
+    try:
+        return _checked(dampening, weight_decay, nesterov)
+    except TypeError:  # not hashable, so neither a number nor a bool
+        return _checked.__wrapped__(dampening, weight_decay, nesterov)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        refuse("wrong_type", name, _shown(value), "a number")
+    return round_number(int(value) if isinstance(value, numbers.Integral) else float(value), "float32")[0]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} of type {type(value).__name__}"
+
+
+def check_memory(inputs: Inputs, spans: Iterable[tuple[int, int, int]]) -> None:
+    """Read-only arrays in a written place, then rule O10; `spans` are (first byte, one past the last, row)."""
+    written = {row for name in WRITTEN for row in inputs.rows(name)}
+    for row in written:
+        if not inputs.writable[row]:
+            refuse("read_only", inputs.name(row), "a read-only tensor", "a writable one: it is updated in place")
+    highest = highest_written = 0  # one past the last byte of any span so far, and of any written one
+    owner = owner_written = -1
+    for start, stop, row in sorted(spans):
+        other = owner_written if start < highest_written else owner
+        if start < highest_written or (row in written and start < highest):
+            refuse("overlap", inputs.name(row), f"memory that is also {inputs.name(other)}'s",
+                   "no shared memory between tensors of which one is written")
+        if stop > highest:
+            highest, owner = stop, row
+        if row in written and stop > highest_written:
+            highest_written, owner_written = stop, row

@@ -1,0 +1,19 @@
+"""The engines by name. Each is a module with the same three functions.
+
+``unavailable()`` gives the reason why the engine cannot run here, or None; ``plan(total, itemsize, ...)`` the split of
+the work it wants (rule K2); ``run(batch)`` the update itself, in place. No engine ever stands in for another.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from samestep.engines import cpu, reference
+
+ENGINES: dict[str, ModuleType] = {"reference": reference, "cpu": cpu}
+DEFAULT = "cpu"
+
+
+def engines() -> dict[str, str | None]:
+    """Every engine's name, with None if it can be used here, else the reason why it cannot."""
+    return {name: engine.unavailable() for name, engine in ENGINES.items()}

@@ -1,0 +1,222 @@
+"""What numba has no Python form for: memory by address, 16-bit floats, calls through a pointer, the FP register.
+
+Every function here is a numba intrinsic: it works inside compiled code only and emits the LLVM instructions named in
+its docstring. Addresses are int64. Loads and stores assume no alignment, so a tensor may start at any byte.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+# How the lanes of a tensor lie in memory (the `form` argument of load and store).
+FLOAT32, FLOAT16, BFLOAT16, BFLOAT16_EVEN, BFLOAT16_ODD = range(5)
+
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_F16, _F32 = ir.HalfType(), ir.FloatType()
+_MEMORY = {FLOAT32: _F32, FLOAT16: _F16, BFLOAT16: _I16, BFLOAT16_EVEN: _I32, BFLOAT16_ODD: _I32}
+
+_MXCSR_DEFAULT = 0x1F80  # round to nearest even, all exceptions masked, FTZ and DAZ off
+_ARM = platform.machine().lower() in ("aarch64", "arm64")
+
+
+def _element(builder: Any, address: Any, index: Any, memory: Any) -> Any:
+    return builder.gep(builder.inttoptr(address, memory.as_pointer()), [index])
+
+
+def _round_bfloat16(builder: Any, x: Any) -> Any:
+    """The 32 bits of `x` rounded to nearest even at bit 16 (the low half is then garbage); NaN becomes a quiet NaN.
+
+    Integer arithmetic, because LLVM's own truncation to bfloat becomes an instruction that flushes subnormals.
+    """
+    bits = builder.bitcast(x, _I32)
+    tie = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+    rounded = builder.add(bits, builder.add(tie, _I32(0x7FFF)))
+    is_nan = builder.fcmp_unordered("uno", x, x)
+    return builder.select(is_nan, builder.or_(bits, _I32(0x00400000)), rounded)
+
+
+@intrinsic(prefer_literal=True)
+def load(typingctx: Any, address: Any, index: Any, form: Any) -> Any:
+    """load(address, index, form) -> float32: element `index`, widened exactly. BFLOAT16_EVEN/_ODD index 32-bit words."""
+    kind = form.literal_value
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = builder.load(_element(builder, args[0], args[1], _MEMORY[kind]), align=1)
+        if kind == FLOAT32:
+            return value
+        if kind == FLOAT16:
+            return builder.fpext(value, _F32)
+        if kind == BFLOAT16:
+            value = builder.zext(value, _I32)
+        if kind in (BFLOAT16, BFLOAT16_EVEN):
+            return builder.bitcast(builder.shl(value, _I32(16)), _F32)
+        return builder.bitcast(builder.and_(value, _I32(0xFFFF0000)), _F32)
+
+    return types.float32(types.int64, types.int64, form), codegen
+
+
+@intrinsic(prefer_literal=True)
+def store(typingctx: Any, address: Any, index: Any, form: Any, value: Any) -> Any:
+    """store(address, index, form, float32): round once to nearest even and write one element (not a bfloat16 pair)."""
+    kind = form.literal_value
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = args[3]
+        if kind == FLOAT16:
+            value = builder.fptrunc(value, _F16)
+        elif kind == BFLOAT16:
+            value = builder.trunc(builder.lshr(_round_bfloat16(builder, value), _I32(16)), _I16)
+        builder.store(value, _element(builder, args[0], args[1], _MEMORY[kind]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, form, types.float32), codegen
+
+
+@intrinsic
+def store_pair(typingctx: Any, address: Any, index: Any, even: Any, odd: Any) -> Any:
+    """store_pair(address, index, even, odd): two float32 rounded once to bfloat16 and written as 32-bit word `index`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        low = builder.lshr(_round_bfloat16(builder, args[2]), _I32(16))
+        high = builder.and_(_round_bfloat16(builder, args[3]), _I32(0xFFFF0000))
+        builder.store(builder.or_(low, high), _element(builder, args[0], args[1], _I32), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32, types.float32), codegen
+
+
+@intrinsic
+def load_byte(typingctx: Any, address: Any, index: Any) -> Any:
+    """load_byte(address, index) -> uint8."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_element(builder, args[0], args[1], ir.IntType(8)), align=1)
+
+    return types.uint8(types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_int(typingctx: Any, address: Any, index: Any) -> Any:
+    """load_int(address, index) -> int64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_element(builder, args[0], args[1], _I64), align=8)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_float(typingctx: Any, address: Any, index: Any) -> Any:
+    """load_float(address, index) -> float64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_element(builder, args[0], args[1], ir.DoubleType()), align=8)
+
+    return types.float64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_byte(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+    """store_byte(address, index, uint8)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], _element(builder, args[0], args[1], ir.IntType(8)), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.uint8), codegen
+
+
+@intrinsic
+def clear_line(typingctx: Any, address: Any) -> Any:
+    """clear_line(address): write 64 zero bytes past the caches; the address must be a multiple of 64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = ir.VectorType(_I32, 16)
+        written = builder.store(ir.Constant(line, None), builder.inttoptr(args[0], line.as_pointer()), align=64)
+        written.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def fence(typingctx: Any) -> Any:
+    """fence(): stores past the caches become visible before what follows."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def _function(builder: Any, result: Any, arguments: list[Any], name: str) -> Any:
+    known = builder.module.globals.get(name)
+    return known or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+@intrinsic
+def fp_control(typingctx: Any) -> Any:
+    """fp_control() -> int64: the thread's floating-point control register (MXCSR on x86, FPCR on ARM)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _ARM:
+            return builder.asm(ir.FunctionType(_I64, []), "mrs $0, fpcr", "=r", [], side_effect=True)
+        slot = builder.alloca(_I32)
+        byte = ir.IntType(8).as_pointer()
+        read = _function(builder, ir.VoidType(), [byte], "llvm.x86.sse.stmxcsr")
+        builder.call(read, [builder.bitcast(slot, byte)])
+        return builder.zext(builder.load(slot), _I64)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def set_fp_control(typingctx: Any, value: Any) -> Any:
+    """set_fp_control(value): write that register."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _ARM:
+            builder.asm(ir.FunctionType(ir.VoidType(), [_I64]), "msr fpcr, $0", "r", [args[0]], side_effect=True)
+        else:
+            slot = builder.alloca(_I32)
+            builder.store(builder.trunc(args[0], _I32), slot)
+            byte = ir.IntType(8).as_pointer()
+            write = _function(builder, ir.VoidType(), [byte], "llvm.x86.sse.ldmxcsr")
+            builder.call(write, [builder.bitcast(slot, byte)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+def default_fp_control() -> int:
+    """The value of that register that IEEE 754 calls the default (rule O7)."""
+    return 0 if _ARM else _MXCSR_DEFAULT
+
+
+@intrinsic
+def call(typingctx: Any, address: Any, arguments: Any) -> Any:
+    """call(address, (arguments...)): call a C function that returns nothing; LLVM cannot look through it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values = [builder.extract_value(args[1], i) for i in range(len(signature.args[1]))]
+        kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, arguments), codegen
+
+
+@intrinsic
+def call_int(typingctx: Any, address: Any) -> Any:
+    """call_int(address) -> int32: call a C function `int f(void)`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(builder.inttoptr(args[0], ir.FunctionType(_I32, []).as_pointer()), [])
+
+    return types.int32(types.int64), codegen

@@ -1,0 +1,104 @@
+"""From a batch to kernel calls: the walk over a table of tensor sets, block by block.
+
+The table has one row of five int64 per tensor set: the addresses of parameters, gradient, accum and stat, and the
+number of elements up to and including this set. A block is a range of the concatenated elements (tiling.Split).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from samestep.engines import cache
+from samestep.engines.llvm import call, call_int, default_fp_control, fp_control, load_float, load_int, set_fp_control
+
+KERNEL = types.void(*[types.int64] * 7, types.float64, types.float64, types.int64)
+_IEEE = default_fp_control()
+_TABLE = types.Array(types.int64, 2, "C")
+_ints = [types.int64]
+_float = types.float64
+
+with cache.cached("walk") as _cache:
+    _jit: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": _cache}
+
+    @numba.njit(types.int64(*_ints * 3), **_jit)
+    def _first_row(table: int, rows: int, start: int) -> int:
+        """The row that holds element `start`."""
+        low, high = 0, rows - 1
+        while low < high:
+            middle = (low + high) >> 1
+            if load_int(table, 5 * middle + 4) > start:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    @numba.njit(types.void(*_ints * 6, _float, _float, *_ints * 4), **_jit)
+    def _walk(
+        kernel: int, table: int, rows: int, itemsize: int, lr: int, m: int, d: float, wd: float, stream: int,
+        start: int, stop: int, run: int,
+    ) -> None:
+        """Call the kernel for elements start .. stop, at most `run` at a time and never across two sets."""
+        row = _first_row(table, rows, start)
+        while start < stop:
+            end = load_int(table, 5 * row + 4)
+            begin = load_int(table, 5 * row - 1) if row > 0 else 0
+            p, g, a, s = (load_int(table, 5 * row), load_int(table, 5 * row + 1), load_int(table, 5 * row + 2),
+                          load_int(table, 5 * row + 3))
+            end = min(end, stop)
+            while start < end:
+                n = min(run, end - start)
+                at = (start - begin) * itemsize
+                call(kernel, (p + at, g + at, a + at, s + at, n, lr, m, d, wd, stream))
+                start += n
+            row += 1
+
+    @numba.njit(types.void(*_ints * 6, _float, _float, *_ints * 6), **_jit)
+    def _blocks(
+        kernel: int, table: int, rows: int, itemsize: int, lr: int, m: int, d: float, wd: float, stream: int,
+        total: int, former: int, run: int, first: int, step: int,
+    ) -> None:
+        """Blocks first, first + step, ... under IEEE's default environment, and the thread's own again afterwards.
+
+        The arithmetic is behind a pointer, so that no compiler can move it across the change of the register.
+        """
+        before = fp_control()
+        set_fp_control(_IEEE)
+        start = first * former
+        while start < total:
+            _walk(kernel, table, rows, itemsize, lr, m, d, wd, stream, start, min(start + former, total), run)
+            start += step * former
+        set_fp_control(before)
+
+    @numba.njit(types.void(_ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 6), **_jit)
+    def run_blocks(
+        kernel: int, table: Any, itemsize: int, lr: int, m: int, d: float, wd: float, stream: int,
+        total: int, former: int, run: int, first: int, step: int,
+    ) -> None:
+        """Blocks first, first + step, ... on the calling thread; the GIL is released."""
+        _blocks(kernel, table.ctypes.data, len(table), itemsize, lr, m, d, wd, stream, total, former, run, first, step)
+
+    @numba.cfunc(types.void(types.int64), nopython=True, error_model="numpy", cache=_cache)
+    def _region(job: int) -> None:
+        """What each thread of an OpenMP team does: every num_threads-th block, whatever size the team got."""
+        thread, threads = call_int(load_int(job, 12)), call_int(load_int(job, 13))
+        values = load_int(job, 5)
+        _blocks(load_int(job, 0), load_int(job, 1), load_int(job, 2), load_int(job, 3), load_int(job, 4),
+                load_int(job, 6), load_float(values, 0), load_float(values, 1), load_int(job, 7), load_int(job, 8),
+                load_int(job, 9), load_int(job, 10), thread, threads)
+
+    @numba.njit(types.void(*_ints * 4, _ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 5), **_jit)
+    def run_team(
+        parallel: int, thread_num: int, num_threads: int, region: int, kernel: int, table: Any, itemsize: int, lr: int,
+        m: int, d: float, wd: float, stream: int, total: int, former: int, run: int, blocks: int,
+    ) -> None:
+        """All blocks on the OpenMP team behind `parallel` (GOMP_parallel); the GIL is released."""
+        values = np.array((d, wd))
+        job = np.array((kernel, table.ctypes.data, len(table), itemsize, lr, values.ctypes.data, m, stream, total,
+                        former, run, blocks, thread_num, num_threads))
+        call(parallel, (region, job.ctypes.data, np.uint32(blocks), np.uint32(0)))
+
+REGION = _region.address

@@ -1,0 +1,1 @@
+"""Judging bits: the exact oracle of rules O5, O6 and O9."""

@@ -15,39 +15,36 @@ from typing import Any
 import numpy as np
 
 from samestep import dlpack
-from samestep.contract import DTYPES, Inputs, round_number
+from samestep.contract import DTYPES, Inputs, Unusual, round_number
 
-# problem, device, dtype, contiguous, shape, writable, address, owner: the columns of contract.Inputs
-Row = tuple[str | None, str, str, bool, tuple[int, ...], bool, int, Any]
+# unusual, dtype, shape, address, size, owner: the columns of contract.Inputs
+Row = tuple[Unusual | None, str, tuple[int, ...], int, int, Any]
 
 _NUMPY_DTYPES: dict[Any, str] = {np.dtype(np.float32): "float32", np.dtype(np.float16): "float16"}
 _TORCH_DTYPES: dict[Any, str] = {}
-
-
-def _address(x: Any) -> int:
-    return int(x.__array_interface__["data"][0])
-
+_NUMBER = Unusual("a Python number")  # until it is rounded to the tensors' dtype
 
 # The address of an array's data stands right behind the object header in the C struct that NumPy's public macros
-# read, so its place is part of NumPy's binary interface; reading it there takes a fifth of the time.
-_HEADER = object.__basicsize__
-_pointer_at = ctypes.c_void_p.from_address
+# read, so its place is part of NumPy's binary interface; reading it there takes a tenth of the time of `.ctypes.data`.
+# `_words[k]` is the k-th machine word of memory, counted from address 8 (ctypes takes address 0 for "no pointer").
+_words = ctypes.cast(ctypes.c_void_p(8), ctypes.POINTER(ctypes.c_size_t))
+_HEADER = object.__basicsize__ - 8
 _probe = np.zeros(1)
-if _pointer_at(id(_probe) + _HEADER).value == _address(_probe):
-
-    def _address(x: Any) -> int:
-        return _pointer_at(id(x) + _HEADER).value or 0
+if ctypes.sizeof(ctypes.c_size_t) != 8 or _words[id(_probe) + _HEADER >> 3] != _probe.ctypes.data:
+    raise ImportError("samestep does not know how this Python build lays out NumPy arrays")
 
 
 def _problem(problem: str) -> Row:
-    return (problem, "cpu", "", True, (), True, 0, None)
+    return (Unusual(problem), "", (), 0, 0, None)
 
 
 def _numpy(x: Any) -> Row:
     dtype = x.dtype
-    name = _NUMPY_DTYPES.get(dtype) or _numpy_dtype(dtype)
     flags = x.flags
-    return (None, "cpu", name, flags.c_contiguous, x.shape, flags.writeable, _address(x), x)
+    return (
+        None if flags.carray else Unusual(None, "cpu", flags.c_contiguous, flags.writeable),
+        _NUMPY_DTYPES.get(dtype) or _numpy_dtype(dtype), x.shape, _words[id(x) + _HEADER >> 3], x.nbytes, x,
+    )
 
 
 def _numpy_dtype(dtype: np.dtype[Any]) -> str:
@@ -70,22 +67,27 @@ def _scalar(value: float, sign: float, dtype: str) -> np.ndarray[Any, Any]:
     return np.array([bits], np.uint32 if DTYPES[dtype] == 4 else np.uint16)
 
 
-def _number(value: float, dtype: str) -> Row:
+def _number(value: float) -> Row:
+    return (_NUMBER, "", (), 0, 0, value)
+
+
+def _rounded(value: float, dtype: str) -> Row:
     """A Python number, rounded to nearest even to `dtype`."""
     sign = math.copysign(1.0, value) if value == 0 else 0.0  # 0.0 == -0.0, but they are two numbers here
     array = _scalar(value, sign, dtype)
-    return (None, "cpu", dtype, True, (), False, _address(array), array)
+    return (None, dtype, (), _words[id(array) + _HEADER >> 3], DTYPES[dtype], array)
 
 
 def _torch(x: Any) -> Row:
     dtype = _TORCH_DTYPES.get(x.dtype) or str(x.dtype).removeprefix("torch.")
     if not x.is_cpu:
-        return (None, str(x.device), dtype, True, (), True, 0, x)
+        return (Unusual(device=str(x.device)), dtype, (), 0, 0, x)
     if x.layout is not _strided() or x.is_nested:
         return _problem(f"a torch tensor of layout {'nested' if x.is_nested else x.layout}")
     if x.is_neg():
         return _problem("a lazily negated torch view; call .resolve_neg()")
-    return (None, "cpu", dtype, x.is_contiguous(), x.shape, True, x.data_ptr(), x)
+    usual = None if x.is_contiguous() else Unusual(contiguous=False)
+    return (usual, dtype, x.shape, x.data_ptr(), x.numel() * x.itemsize, x)
 
 
 @functools.cache
@@ -95,19 +97,29 @@ def _strided() -> Any:
 
 def _dlpack(x: Any) -> Row:
     found = dlpack.describe(x)
-    return (None, found.device, found.dtype, found.contiguous, found.shape, found.writable, found.address, found)
+    unusual = Unusual(None, found.device, found.contiguous, found.writable)
+    size = math.prod(found.shape) * DTYPES.get(found.dtype, 0)
+    return (unusual, found.dtype, found.shape, found.address, size, found)
 
 
-_READERS: dict[type, Callable[[Any], Row]] = {np.ndarray: _numpy, np.memmap: _numpy}
+class _Readers(dict[type, Callable[[Any], Row]]):
+    """The reader for each type of object, chosen when the type is first seen."""
 
-
-def _reader(kind: type) -> Callable[[Any], Row]:
-    """The reader for objects of a type seen for the first time."""
-    torch = sys.modules.get("torch")
-    if torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
-        if not _TORCH_DTYPES:
+    def __missing__(self, kind: type) -> Callable[[Any], Row]:
+        torch = sys.modules.get("torch")
+        if torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
             _TORCH_DTYPES.update({getattr(torch, name): name for name in DTYPES})
-        return _READERS.setdefault(kind, _torch)
+            return self.setdefault(kind, _torch)
+        return _reader(kind, torch)
+
+
+_READERS = _Readers({np.ndarray: _numpy, np.memmap: _numpy, float: _number, int: _number})
+
+
+def _reader(kind: type, torch: Any) -> Callable[[Any], Row]:
+    """The reader for objects that are neither plain NumPy arrays nor plain torch tensors."""
+    if issubclass(kind, (int, float)) and kind is not bool:
+        return _number
     if issubclass(kind, np.generic):
         return _numpy_scalar
     if issubclass(kind, np.ndarray) or (torch is not None and issubclass(kind, torch.Tensor)):
@@ -118,27 +130,37 @@ def _reader(kind: type) -> Callable[[Any], Row]:
 
 
 def _row(x: Any) -> Row:
-    kind = type(x)
     try:
-        return (_READERS.get(kind) or _reader(kind))(x)
+        return _READERS[type(x)](x)
     except Exception as error:
-        return _problem(f"a {kind.__name__} that cannot be read ({type(error).__name__}: {error})")
+        return _problem(f"a {type(x).__name__} that cannot be read ({type(error).__name__}: {error})")
 
 
-def read(columns: Sequence[Sequence[Any]], *, batch: bool) -> Inputs:
-    """The facts about all tensors of a call; `columns` are the objects of each input, in the order of INPUTS.
+def read(objects: Sequence[Any], counts: tuple[int, ...], *, batch: bool) -> Inputs:
+    """The facts about all tensors of a call: `counts[k]` objects for each of INPUTS in turn.
 
     A Python number for learning_rate or momentum is rounded to the dtype of the first of parameters. The addresses
     are good as long as the result is held.
     """
-    rows = [[_row(x) for x in column] for column in columns]
-    for k in (2, 4):
-        value = columns[k][0]
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            others = (row[2] for row in (*rows[0][:1], *rows[6 - k]) if row[2] in DTYPES)
-            rows[k] = [_number(value, next(others, "float32"))]
-    facts = zip(*(row for column in rows for row in column), strict=True)
-    return Inputs(batch, tuple(map(len, rows)), *facts)
+    try:
+        rows = [_READERS[type(x)](x) for x in objects]
+    except Exception:  # some object cannot be read: look at each on its own
+        rows = [_row(x) for x in objects]
+    inputs = Inputs(batch, counts, *zip(*rows, strict=True))
+    if "" in inputs.dtypes:  # numbers, or objects that are no tensors
+        _place_numbers(rows, counts)
+        inputs = Inputs(batch, counts, *zip(*rows, strict=True))
+    return inputs
+
+
+def _place_numbers(rows: list[Row], counts: tuple[int, ...]) -> None:
+    """Give numbers the dtype they are to be rounded to; a number in a tensor's place is a problem."""
+    scalars = (counts[0] + counts[1], len(rows) - counts[5] - 1)
+    dtypes = [rows[place][1] for place in (0, *scalars)]
+    dtype = next((dtype for dtype in dtypes if dtype in DTYPES), "float32")
+    for place, row in enumerate(rows):
+        if row[0] is _NUMBER:
+            rows[place] = _rounded(row[5], dtype) if place in scalars else _problem(f"the number {row[5]!r}")
 
 
 def mark_written(tensors: Iterable[Any]) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 INPUTS = ("parameters", "gradient", "learning_rate", "accum", "momentum", "stat")
 SCALARS = ("learning_rate", "momentum")
-WRITTEN = ("parameters", "accum", "stat")
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # name: bytes per element
 _FORMATS = {"float32": (24, -149), "float16": (11, -24), "bfloat16": (8, -133)}
 ORDERS = ("spec", "ascend950")
@@ -60,24 +60,30 @@ class Attributes(NamedTuple):
     nesterov: bool
 
 
+class Unusual(NamedTuple):
+    """What sets a tensor apart from a writable C-contiguous one on the CPU; `problem` says why an object is none."""
+
+    problem: str | None = None
+    device: str = "cpu"
+    contiguous: bool = True
+    writable: bool = True
+
+
 class Inputs(NamedTuple):
     """What is known of all tensors of a call, as columns; rows in the order of `INPUTS`, each input's batch together.
 
-    ``counts`` holds the number of rows per input (1 for learning_rate and momentum). ``problems`` says of an object
-    that is no tensor why not, else None. ``addresses`` are bytes in memory, ``shapes`` are in elements,
-    ``owners`` keep the memory alive.
+    ``counts`` holds the number of rows per input (1 for learning_rate and momentum). ``unusual`` is None for a plain
+    tensor. ``addresses`` and ``sizes`` are in bytes, ``shapes`` in elements; ``owners`` keep the memory alive.
     """
 
     batch: bool
     counts: tuple[int, ...]
-    problems: Sequence[str | None]
-    devices: Sequence[str]
-    dtypes: Sequence[str]
-    contiguous: Sequence[bool]
-    shapes: Sequence[Shape]
-    writable: Sequence[bool]
-    addresses: Sequence[int]
-    owners: Sequence[Any]
+    unusual: tuple[Unusual | None, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    addresses: tuple[int, ...]
+    sizes: tuple[int, ...]
+    owners: tuple[Any, ...]
 
     def name(self, row: int) -> str:
         """The name a user knows row `row` by."""
@@ -86,12 +92,6 @@ class Inputs(NamedTuple):
                 return f"{name}[{row}]" if self.batch and name not in SCALARS else name
             row -= count
         raise IndexError(row)
-
-    def rows(self, name: str) -> range:
-        """The rows of the input `name`."""
-        k = INPUTS.index(name)
-        start = sum(self.counts[:k])
-        return range(start, start + self.counts[k])
 
 
 def check_order(order: Any) -> None:
@@ -118,56 +118,70 @@ def check_sequence(name: str, value: Any) -> list[Any]:
 
 def check_inputs(inputs: Inputs) -> None:
     """Rules O1, O2, O3, O12 in the order of rule O12, up to the scalars' shapes."""
-    _check_types(inputs)
-    _check_dtypes(inputs)
-    for row, contiguous in enumerate(inputs.contiguous):
-        if not contiguous:
-            refuse("not_contiguous", inputs.name(row), f"a non-contiguous view of shape {tuple(inputs.shapes[row])}",
-                   "a C-contiguous tensor (a copy would lose the write-back)")
-    names = [inputs.name(row) for row in range(len(inputs.shapes))] if inputs.batch else INPUTS
-    check_shapes(names, inputs.shapes, inputs.counts)
-
-
-def _check_types(inputs: Inputs) -> None:
-    for row, problem in enumerate(inputs.problems):
-        if problem is not None:
-            kinds = "a NumPy array, a torch CPU tensor or a CPU object with DLPack"
-            if inputs.name(row) in SCALARS:
-                kinds += ", or a Python number"
-            refuse("wrong_type", inputs.name(row), problem, kinds)
-    for row, device in enumerate(inputs.devices):
-        if device != "cpu":
-            refuse("unsupported_device", inputs.name(row), f"a tensor on device {device!r}", "a tensor on 'cpu'")
-    counts = inputs.counts
+    unusual = [(row, facts) for row, facts in enumerate(inputs.unusual) if facts] if any(inputs.unusual) else ()
+    if unusual:
+        _check_kinds(inputs, unusual)
+    n = inputs.counts[0]
     for k in (1, 3, 5):
-        if counts[k] != counts[0]:
-            refuse("batch_length", INPUTS[k], f"{counts[k]} tensors",
-                   f"{counts[0]} tensors, one for each of parameters")
+        if inputs.counts[k] != n:
+            refuse("batch_length", INPUTS[k], f"{inputs.counts[k]} tensors", f"{n} tensors, as many as parameters")
+    names = _Names(inputs) if inputs.batch else INPUTS
+    check_dtypes(names, inputs.dtypes)
+    for row, facts in unusual:
+        if not facts.contiguous:
+            refuse("not_contiguous", names[row], f"a non-contiguous view of shape {tuple(inputs.shapes[row])}",
+                   "a C-contiguous tensor (a copy would lose the write-back)")
+    if inputs.batch:
+        check_shapes(names, inputs.shapes, n)
+    else:
+        _check_single(inputs.shapes)
+
+
+def _check_kinds(inputs: Inputs, unusual: Sequence[tuple[int, Unusual]]) -> None:
+    for row, facts in unusual:
+        if facts.problem:
+            kinds = "a NumPy array, a torch CPU tensor or a CPU object with DLPack"
+            kinds += ", or a Python number" if inputs.name(row) in SCALARS else ""
+            refuse("wrong_type", inputs.name(row), facts.problem, kinds)
+    for row, facts in unusual:
+        if facts.device != "cpu":
+            refuse("unsupported_device", inputs.name(row), f"a tensor on device {facts.device!r}", "one on 'cpu'")
+
+
+@functools.lru_cache(maxsize=256)
+def _check_single(shapes: tuple[Shape, ...]) -> None:
+    """`check_shapes` remembers what it found good: the same few shapes come at every step."""
+    check_shapes(INPUTS, shapes, 1)
+
+
+class _Names(Sequence[str]):
+    """The names of all rows of a batch, made only when one is needed."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._inputs = inputs
+
+    def __len__(self) -> int:
+        return len(self._inputs.shapes)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._inputs.name(row)
 
 
 def check_dtypes(names: Sequence[str], dtypes: Sequence[str]) -> None:
     """Rule O1 over dtype names, parameters first."""
     first = dtypes[0]
-    if first in DTYPES and all(dtype == first for dtype in dtypes):
+    if first in DTYPES and dtypes.count(first) == len(dtypes):
         return
-    accepted = ", ".join(DTYPES)
-    for name, dtype in zip(names, dtypes, strict=True):
+    for row, dtype in enumerate(dtypes):
         if dtype not in DTYPES:
-            refuse("unsupported_dtype", name, f"dtype {dtype}", accepted + f" (here {first})" * (first in DTYPES))
+            refuse("unsupported_dtype", names[row], f"dtype {dtype}",
+                   f"{first}, the dtype of parameters" if first in DTYPES else ", ".join(DTYPES))
         if dtype != first:
-            refuse("dtype_mismatch", name, f"dtype {dtype}", f"{first}, the dtype of parameters, for all six tensors")
+            refuse("dtype_mismatch", names[row], f"dtype {dtype}", f"{first}, the dtype of {names[0]}")
 
 
-def _check_dtypes(inputs: Inputs) -> None:
-    if len(inputs.dtypes) > 2:  # an empty batch has only its two scalars, which agree with each other
-        check_dtypes([inputs.name(row) for row in range(len(inputs.dtypes))] if inputs.batch else INPUTS, inputs.dtypes)
-    else:
-        check_dtypes(SCALARS, inputs.dtypes)
-
-
-def check_shapes(names: Sequence[str], shapes: Sequence[Shape], counts: tuple[int, ...]) -> None:
-    """Rule O2, and S2 for shapes with unknown dimensions; rows as in `Inputs`."""
-    n = counts[0]
+def check_shapes(names: Sequence[str], shapes: Sequence[Shape], n: int) -> None:
+    """Rule O2, and S2 for shapes with unknown dimensions; rows as in `Inputs`, for a batch of `n`."""
     for row in range(n):
         if not 1 <= len(shapes[row]) <= MAX_RANK:
             refuse("rank_out_of_range", names[row], f"rank {len(shapes[row])}, shape {tuple(shapes[row])}",
@@ -259,20 +273,36 @@ def _shown(value: Any) -> str:
     return f"{text if len(text) <= 40 else text[:37] + '...'} of type {type(value).__name__}"
 
 
-def check_memory(inputs: Inputs, spans: Iterable[tuple[int, int, int]]) -> None:
-    """Read-only arrays in a written place, then rule O10; `spans` are (first byte, one past the last, row)."""
-    written = {row for name in WRITTEN for row in inputs.rows(name)}
-    for row in written:
-        if not inputs.writable[row]:
-            refuse("read_only", inputs.name(row), "a read-only tensor", "a writable one: it is updated in place")
-    highest = highest_written = 0  # one past the last byte of any span so far, and of any written one
+def check_memory(inputs: Inputs) -> None:
+    """Read-only arrays in a written place, then rule O10."""
+    if any(inputs.unusual):
+        for row in _written_rows(inputs.counts):
+            facts = inputs.unusual[row]
+            if facts and not facts.writable:
+                refuse("read_only", inputs.name(row), "a read-only tensor", "a writable one: it is updated in place")
+    # No two tensors meet exactly if each ends before the next begins, ends and beginnings sorted each for themselves.
+    starts = sorted(inputs.addresses)
+    if not all(map(operator.le, sorted(map(operator.add, inputs.addresses, inputs.sizes)), starts[1:])):
+        _check_overlap(inputs)
+
+
+def _written_rows(counts: tuple[int, ...]) -> list[int]:
+    starts = [sum(counts[:k]) for k in range(len(counts))]
+    return [row for k in (0, 3, 5) for row in range(starts[k], starts[k] + counts[k])]
+
+
+def _check_overlap(inputs: Inputs) -> None:
+    """Some tensors share memory: that is allowed only between tensors that are all read."""
+    written = set(_written_rows(inputs.counts))
+    highest = highest_written = 0  # one past the last byte of any tensor so far, and of any written one
     owner = owner_written = -1
-    for start, stop, row in sorted(spans):
-        other = owner_written if start < highest_written else owner
-        if start < highest_written or (row in written and start < highest):
+    for start, row in sorted(zip(inputs.addresses, range(len(inputs.sizes)), strict=True)):
+        if start < highest and (start < highest_written or row in written):
+            other = owner_written if start < highest_written else owner
             refuse("overlap", inputs.name(row), f"memory that is also {inputs.name(other)}'s",
                    "no shared memory between tensors of which one is written")
+        stop = start + inputs.sizes[row]
         if stop > highest:
             highest, owner = stop, row
-        if row in written and stop > highest_written:
+        if stop > highest_written and row in written:
             highest_written, owner_written = stop, row

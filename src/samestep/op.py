@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from samestep import arrays, contract, tiling
-from samestep.contract import DTYPES, Inputs
 from samestep.engines import DEFAULT, ENGINES, engines
-from samestep.engines.batch import Batch, Kernel
+from samestep.engines.batch import Batch, Kernel, table_of
 
 
 def sgd_(
@@ -43,8 +43,8 @@ def sgd_(
     Raises `ContractError` with a code of rule O12; nothing has been written then (rule O11). torch tensors may require
     gradients; the version counter of each written one goes up, so autograd notices the change.
     """
-    columns = ([parameters], [gradient], [learning_rate], [accum], [momentum], [stat])
-    _update(columns, False, dampening, weight_decay, nesterov, order, engine)
+    tensors = (parameters, gradient, learning_rate, accum, momentum, stat)
+    _update(tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order, engine)
     return parameters
 
 
@@ -60,39 +60,52 @@ def sgd_batch_(
     (``overlap``). Everything else is as for `sgd_`; errors name the tensor, as in ``gradient[3]``. Empty sequences are
     a step with nothing to do.
     """
-    lists = {"parameters": parameters, "gradient": gradient, "accum": accum, "stat": stat}
-    columns = [contract.check_sequence(name, value) for name, value in lists.items()]
-    columns = [*columns[:2], [learning_rate], columns[2], [momentum], columns[3]]
-    _update(columns, True, dampening, weight_decay, nesterov, order, engine)
+    p, g, a, s = map(contract.check_sequence, ("parameters", "gradient", "accum", "stat"),
+                     (parameters, gradient, accum, stat))
+    tensors = (*p, *g, learning_rate, *a, momentum, *s)
+    counts = (len(p), len(g), 1, len(a), 1, len(s))
+    _update(tensors, counts, True, dampening, weight_decay, nesterov, order, engine)
     return parameters
 
 
 def _update(
-    columns: Sequence[Sequence[Any]], batch: bool, dampening: Any, weight_decay: Any, nesterov: Any, order: Any,
-    engine: Any,
+    tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any, weight_decay: Any, nesterov: Any,
+    order: Any, engine: Any,
 ) -> None:
+    """One step for all `tensors`: `counts[k]` of them for each input in turn."""
     contract.check_order(order)
-    name = DEFAULT if engine is None else engine
-    if name != DEFAULT or ENGINES[name].unavailable() is not None:
-        contract.check_engine(name, engines())
-    inputs = arrays.read(columns, batch=batch)
+    run = _engine(engine)
+    inputs = arrays.read(tensors, counts, batch=batch)
     contract.check_inputs(inputs)
     attributes = contract.check_attributes(dampening, weight_decay, nesterov)
-    n = inputs.counts[0]
-    lengths = [math.prod(shape) for shape in inputs.shapes[:n]]
-    size = DTYPES[inputs.dtypes[0]]
-    contract.check_memory(inputs, _spans(inputs, [length * size for length in lengths], size))
+    contract.check_memory(inputs)
+    n = counts[0]
     if n:
-        run = ENGINES[name]
-        split = run.plan(sum(lengths), inputs.dtypes[0], attributes.dampening != 0)
-        kernel = Kernel(order, inputs.dtypes[0], tiling.select(split.sch_mode, attributes))
-        at = inputs.addresses
-        run.run(Batch(kernel, at[:n], at[n:2 * n], at[2 * n + 1:3 * n + 1], at[3 * n + 2:], lengths, at[2 * n],
-                      at[3 * n + 1], attributes.dampening, attributes.weight_decay, split))
-        arrays.mark_written(x for k in (0, 3, 5) for x in columns[k])
+        dtype, at = inputs.dtypes[0], inputs.addresses
+        size = contract.DTYPES[dtype]
+        if n == 1:
+            total = inputs.sizes[0] // size
+            table: Any = ((at[0], at[1], at[3], at[5], total),)
+        else:
+            lengths = [nbytes // size for nbytes in inputs.sizes[:n]]
+            total = sum(lengths)
+            table = table_of(at[:n], at[n:2 * n], at[2 * n + 1:3 * n + 1], at[3 * n + 2:], lengths)
+        split = run.plan(total, dtype)
+        kernel = _kernel(order, dtype, split.sch_mode, attributes)
+        run.run(Batch(kernel, table, at[2 * n], at[3 * n + 1], attributes[0], attributes[1], split))
+        if "torch" in sys.modules:
+            arrays.mark_written((*tensors[:n], *tensors[2 * n + 1:3 * n + 1], *tensors[3 * n + 2:]))
 
 
-def _spans(inputs: Inputs, sizes: list[int], scalar: int) -> list[tuple[int, int, int]]:
-    """First byte, one past the last byte, and row of every tensor."""
-    sizes = [*sizes, *sizes, scalar, *sizes, scalar, *sizes]
-    return [(at, at + size, row) for row, (at, size) in enumerate(zip(inputs.addresses, sizes, strict=True))]
+def _engine(engine: Any) -> Any:
+    """The module of the engine asked for."""
+    name = DEFAULT if engine is None else engine
+    chosen = ENGINES.get(name) if isinstance(name, str) else None
+    if chosen is None or chosen.unavailable() is not None:
+        contract.check_engine(name, engines())
+    return chosen
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel(order: str, dtype: str, sch_mode: int, attributes: contract.Attributes) -> Kernel:
+    return Kernel(order, dtype, tiling.select(sch_mode, attributes))

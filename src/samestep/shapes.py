@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from samestep.contract import INPUTS, UNKNOWN_DIM, UNKNOWN_RANK, Shape, check_attributes, check_dtypes, check_shapes
-from samestep.contract import refuse
+from samestep.contract import (
+    INPUTS, UNKNOWN_DIM, UNKNOWN_RANK, Shape, check_attributes, check_dtypes, check_shapes, refuse,
+)
 
 
 class TensorSpec(NamedTuple):
@@ -39,12 +40,12 @@ def infer(
     ``shape_mismatch``, ``scalar_shape``, ``attribute_value_out_of_range``.
     """
     given = (parameters, gradient, learning_rate, accum, momentum, stat)
-    shapes = [_shape(name, shape) for name, shape in zip(INPUTS, given, strict=True)]
+    shapes = tuple(_shape(name, shape) for name, shape in zip(INPUTS, given, strict=True))
     dtypes = [dtype] * len(INPUTS) if isinstance(dtype, str) else list(dtype)
     if len(dtypes) != len(INPUTS):
         refuse("wrong_type", "dtype", f"{len(dtypes)} dtypes", "one dtype name, or six in input order")
-    check_dtypes(INPUTS, dtypes)
-    check_shapes(INPUTS, shapes, (1,) * len(INPUTS))
+    check_dtypes(INPUTS, tuple(dtypes))
+    check_shapes(INPUTS, shapes, 1)
     check_attributes(dampening, weight_decay, nesterov)
     return TensorSpec(shapes[0], dtypes[0])
 

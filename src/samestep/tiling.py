@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 from samestep.contract import DTYPES, Attributes
@@ -71,7 +70,6 @@ class Split(NamedTuple):
     ub_tail_of_tail_block: int
 
 
-@functools.lru_cache(maxsize=1024)
 def split(total: int, core_num: int, *, block_least: int, block_align: int, ub_former: int) -> Split:
     """Split `total` >= 1 elements over at most `core_num` blocks.
 

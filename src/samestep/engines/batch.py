@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from samestep.tiling import Split, TilingKey
 
@@ -19,19 +21,25 @@ class Kernel(NamedTuple):
 class Batch(NamedTuple):
     """The tensor sets of one call, as addresses.
 
-    Each column holds one address per tensor set (bytes, C-contiguous, any alignment) and ``lengths`` its elements;
-    ``learning_rate`` and ``momentum`` are addresses of one element of the kernel's dtype, read when the kernel runs.
-    ``dampening`` and ``weight_decay`` are float32 values. ``split`` is the split of all elements, one set after another.
+    ``table`` has a row per tensor set: the addresses (bytes, C-contiguous, any alignment) of parameters, gradient, accum
+    and stat, and the number of elements up to and including this set. ``learning_rate`` and ``momentum`` are addresses
+    of one element of the kernel's dtype, read when the kernel runs; ``dampening`` and ``weight_decay`` are float32
+    values. ``split`` divides the elements of all sets, one after another.
     """
 
     kernel: Kernel
-    parameters: Sequence[int]
-    gradient: Sequence[int]
-    accum: Sequence[int]
-    stat: Sequence[int]
-    lengths: Sequence[int]
+    table: Sequence[Sequence[int]] | np.ndarray[Any, np.dtype[np.int64]]
     learning_rate: int
     momentum: int
     dampening: float
     weight_decay: float
     split: Split
+
+
+def table_of(*columns: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The table for columns of addresses and a last one of lengths."""
+    table = np.empty((len(columns[0]), 5), np.int64)
+    for k, column in enumerate(columns):
+        table[:, k] = column
+    np.cumsum(table[:, 4], out=table[:, 4])
+    return table

@@ -21,17 +21,24 @@ _RUN = 1 << 12  # elements whose stat is stored or left together
 _CACHE_BYTES = 1 << 21  # per thread; beyond it stores past the cache pay
 
 
+@functools.cache
 def unavailable() -> str | None:
     """Why the engine cannot run here, or None."""
     missing = [name for name in ("numba", "llvmlite", "platformdirs") if importlib.util.find_spec(name) is None]
     return f"{' and '.join(missing)} not installed (pip install numba platformdirs)" if missing else None
 
 
-def plan(total: int, dtype: str, dampening: bool) -> tiling.Split:
+def plan(total: int, dtype: str) -> tiling.Split:
     """Blocks for the threads there are, runs short enough for a cache."""
-    least = _BLOCK_LEAST if threads.team() else _POOL_LEAST
-    return tiling.split(total, threads.get_num_threads() if total >= 2 * least else 1, block_least=least,
-                        block_align=_BLOCK_ALIGN, ub_former=_RUN if streams(total, dtype) else total)
+    if total < 2 * _BLOCK_LEAST:
+        return _split(total, dtype, 1, _BLOCK_LEAST)
+    return _split(total, dtype, threads.get_num_threads(), _BLOCK_LEAST if threads.team() else _POOL_LEAST)
+
+
+@functools.lru_cache(maxsize=1024)
+def _split(total: int, dtype: str, cores: int, least: int) -> tiling.Split:
+    return tiling.split(total, cores, block_least=least, block_align=_BLOCK_ALIGN,
+                        ub_former=_RUN if streams(total, dtype) else total)
 
 
 def streams(total: int, dtype: str) -> bool:
@@ -41,36 +48,37 @@ def streams(total: int, dtype: str) -> bool:
 
 def run(batch: Batch) -> None:
     """Update every tensor set of the batch in place (rules O5, O6)."""
+    walk = _walk()
+    kernel, table, lr, m, d, wd, split = batch
+    address, size, total = kernel_address(kernel), DTYPES[kernel.dtype], split.dim0
+    stream = int(4 * size * total > _CACHE_BYTES)
+    if split.block_num == len(table) == 1:
+        walk.run_one(address, *table[0], size, lr, m, d, wd, stream, split.ub_former)
+        return
+    rows = np.ascontiguousarray(table, np.int64).reshape(-1)
+    shared = (address, rows, size, lr, m, d, wd, stream, total, split.block_former, split.ub_former)
+    team = threads.team() if split.block_num > 1 else None
+    if split.block_num == 1:
+        walk.run_blocks(*shared, 0, 1)
+    elif team:
+        walk.run_team(*team, walk.REGION, *shared, split.block_num)
+    else:
+        threads.run_on_pool(lambda k: walk.run_blocks(*shared, k, split.block_num), split.block_num)
+
+
+@functools.cache
+def _walk() -> Any:
+    """The compiled walk; numba is imported no earlier than this."""
     from samestep.engines import walk
 
-    split, dtype = batch.split, batch.kernel.dtype
-    table = _table(batch)
-    shared = (kernel_address(batch.kernel._replace(key=batch.kernel.key._replace(sch_mode=0))), table, DTYPES[dtype],
-              batch.learning_rate, batch.momentum, batch.dampening, batch.weight_decay,
-              int(streams(split.dim0, dtype)), split.dim0, split.block_former, split.ub_former)
-    team = threads.team() if split.block_num > 1 and not threads.forked() else None
-    if team:
-        walk.run_team(*team, walk.REGION, *shared, split.block_num)
-    elif split.block_num > 1:
-        threads.run_on_pool(lambda k: walk.run_blocks(*shared, k, split.block_num), split.block_num)
-    else:
-        walk.run_blocks(*shared, 0, 1)
-
-
-def _table(batch: Batch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    columns = (batch.parameters, batch.gradient, batch.accum, batch.stat)
-    if len(batch.lengths) == 1:
-        return np.array([[*(column[0] for column in columns), batch.lengths[0]]], np.int64)
-    table = np.empty((len(batch.lengths), 5), np.int64)
-    for k, column in enumerate(columns):
-        table[:, k] = column
-    np.cumsum(batch.lengths, out=table[:, 4])
-    return table
+    return walk
 
 
 @functools.cache
 def kernel_address(kernel: Kernel) -> int:
-    """The address of the compiled kernel (for either schMode)."""
+    """The address of the compiled kernel; the two schModes share it, since a kernel sees one run at a time."""
+    if kernel.key.sch_mode:
+        return kernel_address(kernel._replace(key=kernel.key._replace(sch_mode=0)))
     return int(build(kernel).address)
 
 

@@ -20,7 +20,7 @@ def unavailable() -> str | None:
     return None
 
 
-def plan(total: int, dtype: str, dampening: bool) -> tiling.Split:
+def plan(total: int, dtype: str) -> tiling.Split:
     """One block, in runs."""
     return tiling.split(total, 1, block_least=total, block_align=1, ub_former=_RUN)
 
@@ -29,14 +29,15 @@ def run(batch: Batch) -> None:
     """Update every tensor set of the batch in place (rules O5, O6)."""
     dtype = batch.kernel.dtype
     scalars = (batch.learning_rate, batch.momentum)
-    columns = zip(batch.parameters, batch.gradient, batch.accum, batch.stat, batch.lengths, strict=True)
     with np.errstate(all="ignore"), fpenv.default():
         lr, m = (float32(memory(address, 1, dtype), dtype)[0] for address in scalars)
-        for *addresses, length in columns:
-            p, g, a, s = (memory(address, length, dtype) for address in addresses)
-            for start in range(0, length, batch.split.ub_former):
+        begin = 0
+        for *addresses, end in batch.table:
+            p, g, a, s = (memory(int(address), int(end) - begin, dtype) for address in addresses)
+            for start in range(0, len(p), batch.split.ub_former):
                 part = slice(start, start + batch.split.ub_former)
                 _update(batch, lr, m, p[part], g[part], a[part], s[part])
+            begin = int(end)
 
 
 def _update(batch: Batch, lr: Any, m: Any, p: Any, g: Any, a: Any, s: Any) -> None:

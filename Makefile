@@ -20,7 +20,7 @@ lint: $(VENV)/dev.stamp
 
 # All bit patterns and the long samples; some minutes.
 verify-full: $(VENV)/dev.stamp
-	SAMESTEP_EXHAUSTIVE=1 $(BIN)/python -m pytest -q -m exhaustive
+	$(BIN)/python -m pytest -q -m exhaustive
 
 # The operator against its in-run limit; figures are ratios over fresh processes.
 bench-op: $(VENV)/dev.stamp

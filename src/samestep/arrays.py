@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from samestep import dlpack
-from samestep.contract import DTYPES, Inputs, Unusual, round_number
+from samestep.contract import DTYPES, Inputs, Unusual
+from samestep.rounding import round_number
 
 # unusual, dtype, shape, address, size, owner: the columns of contract.Inputs
 Row = tuple[Unusual | None, str, tuple[int, ...], int, int, Any]

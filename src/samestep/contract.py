@@ -7,16 +7,16 @@ found as plain values (`Inputs`: columns of names, dtypes, shapes, addresses); n
 from __future__ import annotations
 
 import functools
-import math
 import numbers
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from samestep.rounding import round_number
+
 INPUTS = ("parameters", "gradient", "learning_rate", "accum", "momentum", "stat")
 SCALARS = ("learning_rate", "momentum")
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # name: bytes per element
-_FORMATS = {"float32": (24, -149), "float16": (11, -24), "bfloat16": (8, -133)}
 ORDERS = ("spec", "ascend950")
 MAX_RANK = 8
 UNKNOWN_DIM = -1
@@ -209,36 +209,6 @@ def _agree(name: str, shape: Shape, known: Shape) -> Shape:
         refuse("shape_mismatch", name, f"shape {tuple(shape)}",
                f"{tuple(known)}, exactly the shape of parameters, without broadcasting")
     return tuple(b if a == UNKNOWN_DIM else a for a, b in pairs)
-
-
-def round_number(value: float, dtype: str) -> tuple[float, int]:
-    """A Python number rounded once, to nearest even, to `dtype`: its value and its bit pattern.
-
-    Integer arithmetic on purpose: a conversion by the processor would obey the calling thread's rounding mode and
-    flush subnormals where the caller asked for that (rule O7).
-    """
-    precision, least = _FORMATS[dtype]  # bits of the significand, exponent of the smallest subnormal
-    infinity = ((1 << 8 * DTYPES[dtype] - 1) - 1) >> (precision - 1) << (precision - 1)
-    sign = 1 << 8 * DTYPES[dtype] - 1 if math.copysign(1.0, _clamp(value)) < 0 else 0
-    if value != value:
-        return math.nan, infinity | 1 << (precision - 2)
-    if abs(value) == math.inf:
-        return float(value), sign | infinity
-    # Of a long int keep 50 bits and whether anything was below them: enough to round rightly afterwards.
-    long = max(0, value.bit_length() - 50) if isinstance(value, int) else 0
-    top = abs(value) if not long else (abs(int(value)) >> long) | (int(value) & ((1 << long) - 1) != 0)
-    fraction, exponent = math.frexp(top)
-    unit = max(exponent + long - precision, least)
-    count = round(math.ldexp(fraction, exponent + long - unit))
-    bits = count + (unit - least << precision - 1) if count else 0
-    if bits >= infinity:
-        return math.copysign(math.inf, _clamp(value)), sign | infinity
-    return math.copysign(math.ldexp(count, unit), _clamp(value)), sign | bits
-
-
-def _clamp(value: float) -> float:
-    """The sign of a number that may be an int too long for a float."""
-    return value if isinstance(value, float) else float((value > 0) - (value < 0))
 
 
 @functools.lru_cache(maxsize=256, typed=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +18,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from samestep.contract import round_number
-from samestep.demo_network import LAYERS, Array, Digits, back_propagate, initial_parameters, load_digits, predict
+from samestep.rounding import round_number
+from samestep.demo_network import (
+    LAYERS,
+    Array,
+    Digits,
+    back_propagate,
+    initial_parameters,
+    load_digits,
+    one_thread,
+    predict,
+)
 from samestep.engines import DEFAULT
 from samestep.op import sgd_, sgd_batch_
 from samestep.verify import oracle
@@ -139,7 +149,7 @@ def run(options: Options, watch: Callable[[Progress], None] = lambda progress: N
     from samestep import demo_plot
 
     demo_plot.draw(result, digits, options)
-    result.figures.write_text(json.dumps(figures(result, options), indent=2) + "\n", encoding="utf-8")
+    result.figures.write_text(json.dumps(figures(result, options), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return result
 
 
@@ -162,17 +172,18 @@ def train(options: Options, digits: Digits, watch: Callable[[Progress], None]) -
     losses: list[float] = []
     accuracies: list[float] = []
     predictions = labels[:0]
-    for epoch in range(1, options.epochs + 1):
-        shuffled, total = rng.permutation(len(images)), 0.0
-        for start in starts:
-            chosen = shuffled[start:start + BATCH_SIZE]
-            loss, gradient = back_propagate(updates.parameters, images[chosen], labels[chosen])
-            updates.step(gradient, updates.steps + 1 in recorded)
-            total += loss * len(chosen)
-            watch(Progress(updates.steps, steps, epoch, loss, accuracies[-1] if accuracies else None))
-        predictions = predict(updates.parameters, digits.test_images)
-        losses.append(total / len(images))
-        accuracies.append(float(np.mean(predictions == digits.test_labels)))
+    with one_thread():
+        for epoch in range(1, options.epochs + 1):
+            shuffled, total = rng.permutation(len(images)), 0.0
+            for start in starts:
+                chosen = shuffled[start:start + BATCH_SIZE]
+                loss, gradient = back_propagate(updates.parameters, images[chosen], labels[chosen])
+                updates.step(gradient, updates.steps + 1 in recorded)
+                total += loss * len(chosen)
+                watch(Progress(updates.steps, steps, epoch, loss, accuracies[-1] if accuracies else None))
+            predictions = predict(updates.parameters, digits.test_images)
+            losses.append(total / len(images))
+            accuracies.append(float(np.mean(predictions == digits.test_labels)))
     watch(Progress(steps, steps, options.epochs, losses[-1], accuracies[-1]))
     return Training(losses, accuracies, updates.records, predictions, steps, sum(p.size for p in updates.parameters),
                     hashlib.sha256(_joined(updates.parameters).tobytes()).hexdigest(), updates.seconds_in_first_call,
@@ -258,14 +269,20 @@ def _oracle_differing(record: Record, sample: Array, options: Options) -> int:
 
 
 def figures(result: Result, options: Options) -> dict[str, Any]:
-    """Everything the demo found, as plain numbers and strings for JSON."""
+    """Everything the demo found, as values that JSON can hold; null stands for a number that is not finite."""
     training = result.training
     return {
-        "options": {**options._asdict(), "out": str(options.out), "engine": options.engine or DEFAULT},
+        "options": {**{name: _finite(value) for name, value in options._asdict().items()}, "out": str(options.out),
+                    "engine": options.engine or DEFAULT},
         "layers": LAYERS, "parameters": training.parameters, "steps": training.steps,
         "test_accuracy": result.accuracy, "element_updates": result.element_updates,
         "nanoseconds_per_element": result.nanoseconds_per_element,
         "seconds_in_first_call": training.seconds_in_first_call, "parameters_sha256": training.fingerprint,
         "replay": result.replay._asdict(),
-        "loss_per_epoch": training.losses, "test_accuracy_per_epoch": training.accuracies,
+        "loss_per_epoch": [_finite(loss) for loss in training.losses],
+        "test_accuracy_per_epoch": training.accuracies,
     }
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

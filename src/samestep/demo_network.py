@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -36,6 +37,14 @@ def load_digits(seed: int) -> Digits:
     order = np.random.default_rng(seed).permutation(len(images))
     training, test = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
     return Digits(images[training], labels[training], images[test], labels[test])
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Keep NumPy's matrix products on the calling thread: these are too small to share, and waiting threads spin."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn brings it
+
+    limits: AbstractContextManager[Any] = threadpool_limits(1, user_api="blas")
+    return limits
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

@@ -1,4 +1,4 @@
-"""The demo's picture: the learning curves, and test digits that the network misread (or read, if it misread none)."""
+"""The demo's picture: the learning curves, and some test digits, the misread ones first."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from samestep.demo_network import LAYERS, TRAINING_IMAGES
 
 if TYPE_CHECKING:
     from samestep.demo import Options, Result
     from samestep.demo_network import Digits
 
-_INK, _SOFT, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
+_INK, _SOFT, _GRID = "#1f2933", "#52606d", "#e4e7eb"
 _LOSS, _ACCURACY, _WRONG = "#b44d12", "#1864ab", "#c92a2a"
-_DPI = 160
-_SHOWN = 6  # digits, in three columns
+_LEFT = 0.062
+_CELLS = 3  # digits a row and a column
 
 
 def draw(result: Result, digits: Digits, options: Options) -> None:
-    """Draw the picture of a finished demo and write it to `result.picture`, 1760 x 720 pixels."""
-    figure = Figure(figsize=(11, 4.5), dpi=_DPI, facecolor="white")
-    grid = figure.add_gridspec(1, 3, left=0.055, right=0.975, top=0.72, bottom=0.135, wspace=0.24,
-                               width_ratios=(1, 1, 0.72))
+    """Draw the picture of a finished demo, 1760 x 784 pixels, and write it to `result.picture`."""
+    figure = Figure(figsize=(11, 4.9), dpi=160, facecolor="white")
+    grid = figure.add_gridspec(1, 3, left=_LEFT, right=0.982, top=0.7, bottom=0.125, wspace=0.56,
+                               width_ratios=(1, 1, 0.9))
     _draw_heading(figure, result, options)
     _draw_loss(figure.add_subplot(grid[0]), result.training.losses)
     _draw_accuracy(figure.add_subplot(grid[1]), result.training.accuracies)
@@ -33,11 +35,16 @@ def draw(result: Result, digits: Digits, options: Options) -> None:
 
 
 def _draw_heading(figure: Figure, result: Result, options: Options) -> None:
-    replay = result.replay
-    figure.text(0.055, 0.925, f"1,797 handwritten digits, learned in {options.dtype}", size=17, weight="bold", color=_INK)
-    bits = f"{replay.bits_differing:,} of {replay.bits:,} replayed bits differ"
-    figure.text(0.055, 0.862, f"{result.element_updates:,} element updates, {_recipe(options)}; {bits}", size=11.5,
-                color=_SOFT if result.same else _WRONG)
+    tested = len(result.training.predictions)
+    lines = (
+        f"{_recipe(options)}, {options.epochs} epoch{'s' * (options.epochs > 1)} of {TRAINING_IMAGES:,} digits",
+        f"{'-'.join(map(str, LAYERS))} network, {result.element_updates:,} element updates; "
+        f"{result.replay.bits_differing:,} of {result.replay.bits:,} replayed bits differ",
+    )
+    figure.text(_LEFT, 0.922, f"{TRAINING_IMAGES + tested:,} handwritten digits, learned in {options.dtype}", size=17,
+                weight="bold", color=_INK)
+    figure.text(_LEFT, 0.867, lines[0], size=11, color=_SOFT)
+    figure.text(_LEFT, 0.815, lines[1], size=11, color=_SOFT if result.same else _WRONG)
 
 
 def _recipe(options: Options) -> str:
@@ -48,12 +55,19 @@ def _recipe(options: Options) -> str:
     return ", ".join(terms)
 
 
-def _draw_axes(axes: Any, title: str, epochs: int) -> None:
-    axes.set_title(title, loc="left", size=13, color=_INK, pad=10)
+def _draw_curve(axes: Any, title: str, values: Sequence[float], color: str, label: str) -> None:
+    """Draw one value per epoch, the last one written beside its point."""
+    epochs = len(values)
+    axes.plot(range(1, epochs + 1), values, color=color, linewidth=2.2, solid_capstyle="round", clip_on=False)
+    if math.isfinite(values[-1]):
+        axes.plot([epochs], values[-1:], "o", color=color, markersize=6.5, clip_on=False)
+        axes.annotate(label, (epochs, values[-1]), (9, 0), textcoords="offset points", va="center", size=12.5,
+                      weight="bold", color=color, annotation_clip=False)
+    axes.set_title(title, loc="left", size=13, color=_INK, pad=11)
     axes.set_xlabel("epoch", size=11, color=_SOFT)
-    axes.set_xlim(min(1, epochs - 0.5), epochs * 1.005 + 0.05)
+    axes.set_xlim((1, epochs) if epochs > 1 else (0.5, 1))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-    axes.tick_params(labelsize=11, labelcolor=_SOFT, color=_GRID, which="both", length=0)
+    axes.tick_params(which="both", length=0, labelsize=11, labelcolor=_SOFT)
     axes.grid(True, color=_GRID, linewidth=0.9)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -61,50 +75,41 @@ def _draw_axes(axes: Any, title: str, epochs: int) -> None:
     axes.spines["bottom"].set_color(_SOFT)
 
 
-def _draw_curve(axes: Any, values: Sequence[float], color: str, label: str, above: bool) -> None:
-    """Draw the curve with its last value written beside the last point."""
-    epochs = range(1, len(values) + 1)
-    axes.plot(epochs, values, color=color, linewidth=2.2, solid_capstyle="round")
-    axes.plot(epochs[-1:], values[-1:], "o", color=color, markersize=6.5, clip_on=False)
-    if math.isfinite(values[-1]):
-        axes.annotate(label, (len(values), values[-1]), (0, 12 if above else -12), textcoords="offset points",
-                      ha="right", va="bottom" if above else "top", size=13, weight="bold", color=color)
-
-
 def _draw_loss(axes: Any, losses: Sequence[float]) -> None:
-    _draw_axes(axes, "Training loss (cross entropy)", len(losses))
-    _draw_curve(axes, losses, _LOSS, f"{losses[-1]:.2g}", above=True)
     shown = [loss for loss in losses if math.isfinite(loss)]
+    _draw_curve(axes, "Training loss", losses, _LOSS, f"{losses[-1]:.2g}")
     if not shown:
-        axes.text(0.5, 0.5, "no finite loss: training diverged", transform=axes.transAxes, ha="center", color=_WRONG)
+        axes.text(0.5, 0.5, "no finite loss: diverged", transform=axes.transAxes, ha="center", size=12, color=_WRONG)
+        axes.set_yticks([])
     elif min(shown) > 0:
+        low, high = min(shown) / 1.6, max(shown) * 1.2
         axes.set_yscale("log")
-        axes.set_ylim(10 ** math.floor(math.log10(min(shown))), 10 ** math.ceil(math.log10(max(shown)) + 1e-9))
+        axes.set_ylim(low, high)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 50 * low else (1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_accuracy(axes: Any, accuracies: Sequence[float]) -> None:
-    _draw_axes(axes, "Test accuracy (360 digits not trained on)", len(accuracies))
     percent = [100 * accuracy for accuracy in accuracies]
-    _draw_curve(axes, percent, _ACCURACY, f"{percent[-1]:.1f} %", above=False)
-    axes.set_ylim(5 * math.floor(min(percent) / 5 - 0.2), 100)
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _draw_curve(axes, "Test accuracy", percent, _ACCURACY, f"{percent[-1]:.1f} %")
+    axes.set_ylim(min(90, 5 * math.floor(min(percent) / 5)), 100)
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:g} %"))
 
 
 def _draw_digits(figure: Figure, place: Any, digits: Digits, predictions: Any) -> None:
-    wrong = np.flatnonzero(predictions != digits.test_labels)
-    chosen = wrong if len(wrong) else np.arange(len(predictions))
-    title = f"Misread: {len(wrong)} of {len(predictions)}" if len(wrong) else f"All {len(predictions)} read rightly"
-    cells = place.subgridspec(2, 3, hspace=0.42, wspace=0.12)
-    for cell, index in enumerate(chosen[:_SHOWN]):
-        axes = figure.add_subplot(cells[cell // 3, cell % 3])
-        axes.imshow(digits.test_images[index].reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
-        axes.set_xticks([])
-        axes.set_yticks([])
+    right = predictions == digits.test_labels
+    chosen = np.argsort(right, kind="stable")[:_CELLS**2]
+    cells = place.subgridspec(_CELLS, _CELLS, hspace=0.36, wspace=0.1)
+    for cell, index in enumerate(chosen):
+        axes = figure.add_subplot(cells[cell // _CELLS, cell % _CELLS])
+        axes.imshow(digits.test_images[index].reshape(8, 8), cmap="gray_r", vmin=0, vmax=1, aspect="auto")
+        axes.set(xticks=[], yticks=[])
         for spine in axes.spines.values():
             spine.set_color(_GRID)
-        axes.set_xlabel(f"{digits.test_labels[index]} read as {predictions[index]}", size=11, labelpad=4, color=_INK)
+        true, read = digits.test_labels[index], predictions[index]
+        caption, color, weight = (f"{true}", _SOFT, "normal") if true == read else (f"{true} → {read}", _WRONG, "bold")
+        axes.set_xlabel(caption, size=10.5, labelpad=3, color=color, weight=weight)
         if cell == 0:
-            axes.set_title(title, loc="left", size=13, color=_INK, pad=10)
+            axes.set_title(f"Misread: {np.sum(~right)} of {len(right)}", loc="left", size=13, color=_INK, pad=11)

@@ -11,10 +11,12 @@ import contextlib
 import functools
 import hashlib
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import llvmlite
 import numba
@@ -61,3 +63,15 @@ def cached(name: str) -> Iterator[bool]:
             yield path is not None
         finally:
             config.CACHE_DIR = before
+
+
+def build(name: str, make: Callable[[bool], Any]) -> Any:
+    """What `make(cached?)` builds for kernel `name`; where the cache is damaged, once more without what is there."""
+    with cached(name) as writable:
+        try:
+            return make(writable)
+        except Exception:
+            if not writable:
+                raise
+            shutil.rmtree(root() / source_hash() / name, ignore_errors=True)
+            return make(writable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -69,9 +70,9 @@ def run(batch: Batch) -> None:
 @functools.cache
 def _walk() -> Any:
     """The compiled walk; numba is imported no earlier than this."""
-    from samestep.engines import walk
+    from samestep.engines import cache
 
-    return walk
+    return cache.build("walk", lambda _: importlib.import_module("samestep.engines.walk"))
 
 
 @functools.cache
@@ -82,15 +83,17 @@ def kernel_address(kernel: Kernel) -> int:
     return int(build(kernel).address)
 
 
-def build(kernel: Kernel, cached: bool = True) -> Any:
+def build(kernel: Kernel) -> Any:
     """Compile `kernel`, or load it from the cache folder: a numba CFunc of walk.KERNEL's type."""
     import numba
 
-    from samestep.engines import cache, walk
+    from samestep.engines import cache
 
-    with cache.cached(kernel_name(kernel)) as writable:
-        options: dict[str, Any] = {"nopython": True, "error_model": "numpy", "cache": cached and writable}
-        return numba.cfunc(walk.KERNEL, **options)(_source(kernel))
+    def make(writable: bool) -> Any:
+        options: dict[str, Any] = {"nopython": True, "error_model": "numpy", "cache": writable}
+        return numba.cfunc(_walk().KERNEL, **options)(_source(kernel))
+
+    return cache.build(kernel_name(kernel), make)
 
 
 def kernel_name(kernel: Kernel) -> str:

@@ -30,7 +30,10 @@ _zero = np.float32(0)
 
 @numba.njit(error_model="numpy", nogil=True)
 def _is_clear(address: int, size: int) -> bool:
-    """Are all `size` bytes zero (every stat +0)?"""
+    """Are all `size` bytes zero (every stat +0)? A stat that is not mostly differs at once, so look there first."""
+    for i in range(min(size, 64)):
+        if load_byte(address, i) != 0:
+            return False
     seen = np.uint8(0)
     for i in range(size):
         seen |= load_byte(address, i)
@@ -57,29 +60,27 @@ def plain(
     """The loop for float32 and float16, one element a lane (`form` is that of llvm.load)."""
 
     def update(p: Any, g: Any, a: Any, s: Any, n: Any, lr_: Any, m_: Any, d_: Any, wd_: Any, stream: Any) -> None:
-        d = np.float32(d_)
-        wd = np.float32(wd_)
-        lr = load(lr_, 0, form)
-        m = load(m_, 0, form)
+        d, wd = np.float32(d_), np.float32(wd_)
+        lr, m = load(lr_, 0, form), load(m_, 0, form)
 
-        def element(i: Any) -> Any:
-            return _cann(load(p, i, form), load(g, i, form), lr, load(a, i, form), m, load(s, i, form), d, wd, _one,
+        def element(i: Any, stat: Any) -> Any:
+            return _cann(load(p, i, form), load(g, i, form), lr, load(a, i, form), m, stat, d, wd, _one,
                          nesterov, weight_decay, dampening, ascend950)
 
         if m == _zero:
             for i in range(n):
-                p_out, accum_t = element(i)
+                p_out, accum_t = element(i, load(s, i, form))
                 store(p, i, form, p_out)
         elif stream != 0 and (not dampening or _is_clear(s, n * itemsize)):
             for i in range(n):
-                p_out, accum_t = element(i)
+                p_out, accum_t = element(i, _zero)
                 store(p, i, form, p_out)
                 store(a, i, form, accum_t)
             if not dampening:
                 _clear(s, n * itemsize)
         else:
             for i in range(n):
-                p_out, accum_t = element(i)
+                p_out, accum_t = element(i, load(s, i, form))
                 store(p, i, form, p_out)
                 store(a, i, form, accum_t)
                 store(s, i, form, _zero)
@@ -91,44 +92,35 @@ def bfloat16(nesterov: bool, weight_decay: bool, dampening: bool, ascend950: boo
     """The loop for bfloat16: two elements a 32-bit word, the even one in its low half, then an odd last element."""
 
     def update(p: Any, g: Any, a: Any, s: Any, n: Any, lr_: Any, m_: Any, d_: Any, wd_: Any, stream: Any) -> None:
-        d = np.float32(d_)
-        wd = np.float32(wd_)
-        lr = load(lr_, 0, BFLOAT16)
-        m = load(m_, 0, BFLOAT16)
+        d, wd = np.float32(d_), np.float32(wd_)
+        lr, m = load(lr_, 0, BFLOAT16), load(m_, 0, BFLOAT16)
 
-        def even(i: Any) -> Any:
-            return _cann(load(p, i, BFLOAT16_EVEN), load(g, i, BFLOAT16_EVEN), lr, load(a, i, BFLOAT16_EVEN), m,
-                         load(s, i, BFLOAT16_EVEN), d, wd, _one, nesterov, weight_decay, dampening, ascend950)
+        def element(i: Any, form: Any, stat: Any) -> Any:
+            return _cann(load(p, i, form), load(g, i, form), lr, load(a, i, form), m, stat, d, wd, _one,
+                         nesterov, weight_decay, dampening, ascend950)
 
-        def odd(i: Any) -> Any:
-            return _cann(load(p, i, BFLOAT16_ODD), load(g, i, BFLOAT16_ODD), lr, load(a, i, BFLOAT16_ODD), m,
-                         load(s, i, BFLOAT16_ODD), d, wd, _one, nesterov, weight_decay, dampening, ascend950)
-
-        keep_stat = stream != 0 and (not dampening or _is_clear(s, n * 2))
         if m == _zero:
             for i in range(n >> 1):
-                p0, a0 = even(i)
-                p1, a1 = odd(i)
+                p0, a0 = element(i, BFLOAT16_EVEN, load(s, i, BFLOAT16_EVEN))
+                p1, a1 = element(i, BFLOAT16_ODD, load(s, i, BFLOAT16_ODD))
                 store_pair(p, i, p0, p1)
-        elif keep_stat:
+        elif stream != 0 and (not dampening or _is_clear(s, n * 2)):
             for i in range(n >> 1):
-                p0, a0 = even(i)
-                p1, a1 = odd(i)
+                p0, a0 = element(i, BFLOAT16_EVEN, _zero)
+                p1, a1 = element(i, BFLOAT16_ODD, _zero)
                 store_pair(p, i, p0, p1)
                 store_pair(a, i, a0, a1)
             if not dampening:
                 _clear(s, (n >> 1) * 4)
         else:
             for i in range(n >> 1):
-                p0, a0 = even(i)
-                p1, a1 = odd(i)
+                p0, a0 = element(i, BFLOAT16_EVEN, load(s, i, BFLOAT16_EVEN))
+                p1, a1 = element(i, BFLOAT16_ODD, load(s, i, BFLOAT16_ODD))
                 store_pair(p, i, p0, p1)
                 store_pair(a, i, a0, a1)
                 store_pair(s, i, _zero, _zero)
-
         for i in range(n & ~1, n):
-            p_out, accum_t = _cann(load(p, i, BFLOAT16), load(g, i, BFLOAT16), lr, load(a, i, BFLOAT16), m,
-                                   load(s, i, BFLOAT16), d, wd, _one, nesterov, weight_decay, dampening, ascend950)
+            p_out, accum_t = element(i, BFLOAT16, load(s, i, BFLOAT16))
             store(p, i, BFLOAT16, p_out)
             if m != _zero:
                 store(a, i, BFLOAT16, accum_t)

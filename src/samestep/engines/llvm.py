@@ -11,14 +11,17 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+from samestep.engines import half
 
 # How the lanes of a tensor lie in memory (the `form` argument of load and store).
 FLOAT32, FLOAT16, BFLOAT16, BFLOAT16_EVEN, BFLOAT16_ODD = range(5)
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_F16, _F32 = ir.HalfType(), ir.FloatType()
-_MEMORY = {FLOAT32: _F32, FLOAT16: _F16, BFLOAT16: _I16, BFLOAT16_EVEN: _I32, BFLOAT16_ODD: _I32}
+_F32 = ir.FloatType()
+_MEMORY = {FLOAT32: _F32, FLOAT16: _I16, BFLOAT16: _I16, BFLOAT16_EVEN: _I32, BFLOAT16_ODD: _I32}
 
 _MXCSR_DEFAULT = 0x1F80  # round to nearest even, all exceptions masked, FTZ and DAZ off
 _ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -29,15 +32,16 @@ def _element(builder: Any, address: Any, index: Any, memory: Any) -> Any:
 
 
 def _round_bfloat16(builder: Any, x: Any) -> Any:
-    """The 32 bits of `x` rounded to nearest even at bit 16 (the low half is then garbage); NaN becomes a quiet NaN.
+    """The 32 bits of `x` rounded to nearest even at bit 16; the low half is then garbage.
 
-    Integer arithmetic, because LLVM's own truncation to bfloat becomes an instruction that flushes subnormals.
+    Integer arithmetic, because LLVM's own truncation to bfloat becomes an instruction that flushes subnormals. NaN
+    needs no care of its own: what reaches a store comes out of an addition of widened bfloat16 values, so it is quiet
+    and its low half is zero (processors make the default NaN or hand on an operand's payload), and rounding adds less
+    than would carry into the upper half.
     """
     bits = builder.bitcast(x, _I32)
-    tie = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
-    rounded = builder.add(bits, builder.add(tie, _I32(0x7FFF)))
-    is_nan = builder.fcmp_unordered("uno", x, x)
-    return builder.select(is_nan, builder.or_(bits, _I32(0x00400000)), rounded)
+    odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+    return builder.add(bits, builder.add(odd, _I32(0x7FFF)))
 
 
 @intrinsic(prefer_literal=True)
@@ -50,7 +54,7 @@ def load(typingctx: Any, address: Any, index: Any, form: Any) -> Any:
         if kind == FLOAT32:
             return value
         if kind == FLOAT16:
-            return builder.fpext(value, _F32)
+            return half.widen(context, builder, value)
         if kind == BFLOAT16:
             value = builder.zext(value, _I32)
         if kind in (BFLOAT16, BFLOAT16_EVEN):
@@ -68,7 +72,7 @@ def store(typingctx: Any, address: Any, index: Any, form: Any, value: Any) -> An
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = args[3]
         if kind == FLOAT16:
-            value = builder.fptrunc(value, _F16)
+            value = half.narrow(context, builder, value)
         elif kind == BFLOAT16:
             value = builder.trunc(builder.lshr(_round_bfloat16(builder, value), _I32(16)), _I16)
         builder.store(value, _element(builder, args[0], args[1], _MEMORY[kind]), align=1)
@@ -118,6 +122,24 @@ def load_float(typingctx: Any, address: Any, index: Any) -> Any:
         return builder.load(_element(builder, args[0], args[1], ir.DoubleType()), align=8)
 
     return types.float64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def on_stack(typingctx: Any, values: Any) -> Any:
+    """on_stack((int64 or float64, ...)) -> int64: the address of the values, eight bytes each, until the caller returns.
+
+    An array would be freed after its last use that numba can see, which an address taken from it is not.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        memory = cgutils.alloca_once(builder, _I64, size=len(signature.args[0]))
+        for k in range(len(signature.args[0])):
+            value = builder.extract_value(args[0], k)
+            bits = value if value.type == _I64 else builder.bitcast(value, _I64)
+            builder.store(bits, builder.gep(memory, [_I64(k)]))
+        return builder.ptrtoint(memory, _I64)
+
+    return types.int64(values), codegen
 
 
 @intrinsic

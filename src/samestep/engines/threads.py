@@ -78,7 +78,7 @@ def _born_forked() -> bool:
 
 def team() -> Team | None:
     """torch's OpenMP team, where torch is loaded and brought one that speaks GOMP."""
-    return _team() if "torch" in sys.modules else None
+    return _team() if sys.modules.get("torch") is not None else None
 
 
 @functools.cache

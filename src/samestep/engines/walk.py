@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from samestep.engines import cache
-from samestep.engines.llvm import call, call_int, default_fp_control, fp_control, load_float, load_int, set_fp_control
+from samestep.engines.llvm import call, call_int, default_fp_control, fp_control, load_float, load_int, on_stack, set_fp_control
 
 KERNEL = types.void(*[types.int64] * 7, types.float64, types.float64, types.int64)
 _IEEE = default_fp_control()
@@ -87,17 +87,16 @@ with cache.cached("walk") as _cache:
         stream: int, run: int,
     ) -> None:
         """A single tensor set in one block; a call costs half of what building a table first would."""
-        table = np.array((p, g, a, s, length))
-        _blocks(kernel, table.ctypes.data, 1, itemsize, lr, m, d, wd, stream, length, length, run, 0, 1)
+        table = on_stack((p, g, a, s, length))
+        _blocks(kernel, table, 1, itemsize, lr, m, d, wd, stream, length, length, run, 0, 1)
 
     @numba.cfunc(types.void(types.int64), nopython=True, error_model="numpy", cache=_cache)
     def _region(job: int) -> None:
         """What each thread of an OpenMP team does: every num_threads-th block, whatever size the team got."""
         thread, threads = call_int(load_int(job, 12)), call_int(load_int(job, 13))
-        values = load_int(job, 5)
         _blocks(load_int(job, 0), load_int(job, 1), load_int(job, 2), load_int(job, 3), load_int(job, 4),
-                load_int(job, 6), load_float(values, 0), load_float(values, 1), load_int(job, 7), load_int(job, 8),
-                load_int(job, 9), load_int(job, 10), thread, threads)
+                load_int(job, 5), load_float(job, 6), load_float(job, 7), load_int(job, 8), load_int(job, 9),
+                load_int(job, 10), load_int(job, 11), thread, threads)
 
     @numba.njit(types.void(*_ints * 4, _ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 5), **_jit)
     def run_team(
@@ -105,9 +104,8 @@ with cache.cached("walk") as _cache:
         m: int, d: float, wd: float, stream: int, total: int, former: int, run: int, blocks: int,
     ) -> None:
         """All blocks on the OpenMP team behind `parallel` (GOMP_parallel); the GIL is released."""
-        values = np.array((d, wd))
-        job = np.array((kernel, table.ctypes.data, len(table) // 5, itemsize, lr, values.ctypes.data, m, stream, total,
-                        former, run, blocks, thread_num, num_threads))
-        call(parallel, (region, job.ctypes.data, np.uint32(blocks), np.uint32(0)))
+        job = on_stack((kernel, table.ctypes.data, len(table) // 5, itemsize, lr, m, d, wd, stream, total, former, run,
+                        thread_num, num_threads))
+        call(parallel, (region, job, np.uint32(blocks), np.uint32(0)))
 
 REGION = _region.address

@@ -1,15 +1,16 @@
 """The operator against its own limit: `python bench/op.py` (or `make bench-op`).
 
 The limit is a plain in-place loop over the same arrays with the same reads and writes, compiled by numba, and by the C
-compiler too where there is one; the faster of the two counts. Every figure is a ratio of times within one process,
-its cases interleaved, each on freshly filled arrays; the medians are taken over fresh processes, since where arrays land in memory
-moves a whole process. A kernel whose bits are wrong is not timed.
+compiler too where there is one; the faster of the two counts. Every figure is a ratio of times within one process, its
+cases interleaved, each on freshly filled arrays; the medians are taken over fresh processes, since where arrays land in
+memory moves a whole process. A kernel whose bits are wrong is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import shutil
@@ -61,7 +62,8 @@ def main() -> None:
 def large(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Ratios of time to the limit's, per dtype, threads and case, one per process."""
     found: dict[str, dict[str, list[float]]] = {}
-    print(f"{options.elements:,} elements; time / time of the limit: median (least .. most) of {options.processes} processes")
+    print(f"{options.elements:,} elements; time / time of the limit: "
+          f"median (least .. most) of {options.processes} processes")
     for threads in options.threads:
         for dtype in options.dtypes:
             runs = [child(options, dtype, threads) for _ in range(options.processes)]
@@ -158,7 +160,7 @@ def limits(columns, threads: int):
 
     views = [c if c.dtype == np.float32 else c.view(np.uint16) for c in columns]
     cuts = np.linspace(0, len(views[0]), threads + 1).astype(int) // 64 * 64
-    parts = [[view[low:high] for view in views] for low, high in zip(cuts, cuts[1:], strict=False)]
+    parts = [[view[low:high] for view in views] for low, high in itertools.pairwise(cuts)]
 
     @numba.njit(nogil=True)
     def reads4_writes3(p, g, a, s):
@@ -227,9 +229,10 @@ def small(options: argparse.Namespace) -> dict[str, float]:
     found = {}
     with tempfile.TemporaryDirectory() as warm:
         run(first, warm)
-        found["one call, 64 float32 elements in NumPy arrays (us)"] = [run(call, warm) for _ in range(options.processes)]
-        found["import samestep (ms)"] = [run(imported, warm) for _ in range(options.processes)]
-        found["first call in a new process, kernels cached (s)"] = [run(first, warm) for _ in range(options.processes)]
+        for name, script in (("one call, 64 float32 elements in NumPy arrays (us)", call),
+                             ("import samestep (ms)", imported),
+                             ("first call in a new process, kernels cached (s)", first)):
+            found[name] = [run(script, warm) for _ in range(options.processes)]
     cold = []
     for _ in range(options.processes):
         with tempfile.TemporaryDirectory() as empty:

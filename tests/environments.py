@@ -18,10 +18,10 @@ import traceback
 
 import numba
 import numpy as np
-import suite
 
 import samestep
-from samestep.engines import llvm, threads
+import suite
+from samestep.engine import llvm, threads
 
 LENGTH = 300_007  # several blocks for every pool, and a tail
 CASES = [("float32", suite.KEYS[3]), ("float16", suite.KEYS[4]), ("bfloat16", suite.KEYS[1])]

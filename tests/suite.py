@@ -22,8 +22,8 @@ NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfl
 BITS = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
 MOMENTA = (0.9, 0.0, -0.0, 1e-8, 1e-30, -0.5, math.nan, math.inf)
 SPECIALS = (
-    0.0, -0.0, 1.0, -1.0, 0.5, 3.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1e-40, 1.17549435e-38, 3.4e38, -3.4e38,
-    65504.0, 6e-8, -6e-8, 6.1e-5, 1.0009765625, 1.0078125, 1e-3,
+    0.0, -0.0, 1.0, -1.0, 0.5, 3.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1e-40, 1.17549435e-38, 3.4e38,
+    -3.4e38, 65504.0, 6e-8, -6e-8, 6.1e-5, 1.0009765625, 1.0078125, 1e-3,
 )
 KEYS = [decode(number << 1) for number in VARIANTS]
 KERNELS = [(dtype, order, key) for dtype in DTYPES for order in ORDERS for key in KEYS]
@@ -95,7 +95,9 @@ def differing(one: list[Any], other: list[Any], dtype: str, masked: bool) -> int
     return wrong
 
 
-def wrong_by_oracle(before: list[Any], after: list[Any], dtype: str, key: TilingKey, order: str, lr: Any, m: Any) -> int:
+def wrong_by_oracle(
+    before: list[Any], after: list[Any], dtype: str, key: TilingKey, order: str, lr: Any, m: Any
+) -> int:
     """Elements that the exact oracle calls wrong; a changed gradient counts too."""
     found = oracle.differing(
         [column.tolist() for column in before], [after[k].tolist() for k in (0, 2, 3)], dtype=dtype,

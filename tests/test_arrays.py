@@ -435,7 +435,7 @@ import samestep, numpy as np
 one = lambda: np.ones(1, np.float32)
 samestep.sgd_(one(), one(), 0.1, one(), 0.9, one(), engine="reference")
 assert samestep.engines()["reference"] is None
-from samestep.engines import cpu
+from samestep.engine import cpu
 assert samestep.engines()["cpu"] is None
 assert all(callable(getattr(samestep, name)) for name in samestep.__all__)
 from samestep import *
@@ -443,7 +443,7 @@ assert engines() == samestep.engines()
 """
     fresh_process(code)
     fresh_process("import samestep; samestep.engines()['cpu']; samestep.set_num_threads(1); samestep.engines()")
-    fresh_process("import samestep.engines.cpu; import samestep; samestep.engines()")
+    fresh_process("import samestep.engine.cpu; import samestep; samestep.engines()")
 
 
 def test_a_name_that_does_not_exist() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import suite
 
 import samestep
+import suite
 from samestep import formula
-from samestep.engines.reference import float32, stored
+from samestep.engine.reference import float32, stored
 
 ENGINES = ("reference", "cpu")
 LENGTHS = (*range(1, 68), 1023, 4097)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import samestep
 from samestep import demo, info
 from samestep.cli import main
-from samestep.engines import cache, engines
+from samestep.engine import cache, engines
 
 
 def _run(*args):

@@ -11,12 +11,12 @@ import threading
 import time
 import warnings
 
-import environments
 import numpy as np
 import pytest
-import suite
 
+import environments
 import samestep
+import suite
 
 FIRST = ["in_a_fork_without_a_step_before"]  # in a process of its own
 NAMES = [
@@ -122,7 +122,8 @@ def test_a_dataloader_with_fork_workers_works_after_a_step():
     environments.digest()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer Pythons warn of fork beside threads, which is the point here
-        loader = torch.utils.data.DataLoader(StepsInWorkers(), num_workers=2, multiprocessing_context="fork", timeout=60)
+        loader = torch.utils.data.DataLoader(StepsInWorkers(), num_workers=2, timeout=60,
+                                             multiprocessing_context="fork")
         digests = [batch[0] for batch in loader]
     assert digests == [environments.digest()] * 4
 

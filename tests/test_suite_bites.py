@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import suite
 
+import suite
 from samestep import formula
-from samestep.engines import reference
+from samestep.engine import reference
 
 cann = formula.cann
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import samestep
 from samestep.contract import check_attributes
-from samestep.engines import cpu, reference, threads
+from samestep.engine import cpu, reference, threads
 from samestep.tiling import Split, TilingKey, decode, encode, legal_kernels, legal_keys, select, split
 
 # Rule K1's table: the business variant, `key >> 1`, and the terms that exist (nesterov, weight decay, dampening).

@@ -7,10 +7,10 @@ import mmap
 
 import numpy as np
 import pytest
-import suite
 
 import samestep
-from samestep.engines import cpu
+import suite
+from samestep.engine import cpu
 
 ENGINES = ["reference", "cpu"]
 PROT_READ = 1

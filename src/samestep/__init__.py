@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samestep.contract import ContractError
-    from samestep.engines import engines
-    from samestep.engines.threads import get_num_threads, set_num_threads
+    from samestep.engine import engines
+    from samestep.engine.threads import get_num_threads, set_num_threads
     from samestep.op import sgd_, sgd_batch_
     from samestep.shapes import TensorSpec, infer
     from samestep.tiling import TilingKey, decode, encode, legal_kernels, legal_keys
@@ -23,12 +23,12 @@ _HOMES = {
     "TilingKey": "tiling",
     "decode": "tiling",
     "encode": "tiling",
-    "engines": "engines",
-    "get_num_threads": "engines.threads",
+    "engines": "engine",
+    "get_num_threads": "engine.threads",
     "infer": "shapes",
     "legal_kernels": "tiling",
     "legal_keys": "tiling",
-    "set_num_threads": "engines.threads",
+    "set_num_threads": "engine.threads",
     "sgd_": "op",
     "sgd_batch_": "op",
 }

@@ -50,7 +50,7 @@ def _numpy(x: Any) -> Row:
 
 def _numpy_dtype(dtype: np.dtype[Any]) -> str:
     """The name of a dtype seen for the first time; only native byte order has a plain name."""
-    if dtype.name == "bfloat16" and dtype.kind == "V" and dtype.itemsize == 2:
+    if dtype.name == "bfloat16" and dtype.kind == "V" and dtype.itemsize == 2 and dtype.isnative:
         return _NUMPY_DTYPES.setdefault(dtype, "bfloat16")
     return dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order ({dtype.str})"
 
@@ -87,8 +87,19 @@ def _torch(x: Any) -> Row:
         return _problem(f"a torch tensor of layout {'nested' if x.is_nested else x.layout}")
     if x.is_neg():
         return _problem("a lazily negated torch view; call .resolve_neg()")
-    usual = None if x.is_contiguous() else Unusual(contiguous=False)
-    return (usual, dtype, x.shape, x.data_ptr(), x.numel() * x.itemsize, x)
+    address, item, whole = x.data_ptr(), x.itemsize, x.is_contiguous()
+    size = x.numel() * item
+    # A functional or efficient-zero tensor has no memory; a storage that was resized may have too little.
+    if size and (not address or (whole and x.storage_offset() * item + size > x.untyped_storage().nbytes())):
+        return _problem("a torch tensor without memory of its own, or with less than its shape needs")
+    if _forward_ad()._current_level >= 0 and _forward_ad().unpack_dual(x).tangent is not None:
+        return _problem("a dual tensor of forward-mode differentiation, whose tangent would not follow")
+    return (None if whole else Unusual(contiguous=False), dtype, x.shape, address, size, x)
+
+
+@functools.cache
+def _forward_ad() -> Any:
+    return sys.modules["torch"].autograd.forward_ad
 
 
 @functools.cache

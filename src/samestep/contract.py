@@ -96,15 +96,15 @@ class Inputs(NamedTuple):
 
 def check_order(order: Any) -> None:
     """Refuse an evaluation order that is not one of `ORDERS`."""
-    if order not in ORDERS:
-        refuse("unknown_order", "order", repr(order), " or ".join(map(repr, ORDERS)))
+    if not isinstance(order, str) or order not in ORDERS:
+        refuse("unknown_order", "order", _value(order), " or ".join(map(repr, ORDERS)))
 
 
 def check_engine(name: Any, reasons: dict[str, str | None]) -> None:
     """Refuse an engine that does not exist, or is unavailable for the reason given in `reasons`."""
     usable = [known for known, reason in reasons.items() if reason is None]
     if not isinstance(name, str) or name not in reasons:
-        refuse("engine_unavailable", "engine", repr(name), f"None (cpu) or one of {usable}")
+        refuse("engine_unavailable", "engine", _value(name), f"None (cpu) or one of {usable}")
     if reasons[name] is not None:
         refuse("engine_unavailable", "engine", f"{name!r}, which is unavailable here: {reasons[name]}", f"{usable}")
 
@@ -201,13 +201,14 @@ def check_shapes(names: Sequence[str], shapes: Sequence[Shape], n: int) -> None:
 
 
 def _agree(name: str, shape: Shape, known: Shape) -> Shape:
-    """What is known of a shape after both; they must agree wherever both are known."""
-    if known == UNKNOWN_RANK or shape == UNKNOWN_RANK:
-        return shape if known == UNKNOWN_RANK else known
+    """What is known of a shape after both: they must agree wherever both are known, and be possible at all."""
+    impossible = 0 in shape or (not 1 <= len(shape) <= MAX_RANK)
     pairs = list(zip(shape, known, strict=False))
-    if len(shape) != len(known) or any(a != b and UNKNOWN_DIM not in (a, b) for a, b in pairs):
+    if shape == UNKNOWN_RANK or (known == UNKNOWN_RANK and not impossible):
+        return known if shape == UNKNOWN_RANK else shape
+    if impossible or len(shape) != len(known) or any(a != b and UNKNOWN_DIM not in (a, b) for a, b in pairs):
         refuse("shape_mismatch", name, f"shape {tuple(shape)}",
-               f"{tuple(known)}, exactly the shape of parameters, without broadcasting")
+               f"{tuple(known)}, the one shape of parameters, gradient, accum and stat, without broadcasting")
     return tuple(b if a == UNKNOWN_DIM else a for a, b in pairs)
 
 
@@ -217,10 +218,11 @@ def _checked(dampening: Any, weight_decay: Any, nesterov: Any) -> Attributes:
     if type(nesterov).__name__ not in ("bool", "bool_"):
         refuse("wrong_type", "nesterov", _shown(nesterov), "True or False")
     if nesterov and d != 0:
-        refuse("attribute_value_out_of_range", "dampening", f"{dampening!r} with nesterov=True",
+        refuse("attribute_value_out_of_range", "dampening", f"{_value(dampening)} with nesterov=True",
                "0 when nesterov is True")
     if not wd >= 0:
-        refuse("attribute_value_out_of_range", "weight_decay", repr(weight_decay), "a number >= 0 (NaN is none)")
+        refuse("attribute_value_out_of_range", "weight_decay", _value(weight_decay),
+               "a number >= 0 (NaN is none)")
     return Attributes(d, wd, bool(nesterov))
 
 
@@ -233,14 +235,23 @@ def check_attributes(dampening: Any, weight_decay: Any, nesterov: Any) -> Attrib
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        refuse("wrong_type", name, _shown(value), "a number")
+    """An int, a float or a NumPy scalar no wider than float64, rounded to float32."""
+    exact = isinstance(value, (int, float)) or (isinstance(value, numbers.Real) and getattr(value, "nbytes", 9) <= 8)
+    if isinstance(value, bool) or not exact:
+        refuse("wrong_type", name, _shown(value), "a number: int, float or a NumPy scalar")
     return round_number(int(value) if isinstance(value, numbers.Integral) else float(value), "float32")[0]
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 40 else text[:37] + '...'} of type {type(value).__name__}"
+    return f"{_value(value)} of type {type(value).__name__}"
+
+
+def _value(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # ints of thousands of digits have no repr, and a stranger's object may raise anything
+        text = "a value"
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def check_memory(inputs: Inputs) -> None:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from samestep.rounding import round_number
 from samestep.demo_network import (
     LAYERS,
     Array,
@@ -29,8 +28,9 @@ from samestep.demo_network import (
     one_thread,
     predict,
 )
-from samestep.engines import DEFAULT
+from samestep.engine import DEFAULT
 from samestep.op import sgd_, sgd_batch_
+from samestep.rounding import round_number
 from samestep.verify import oracle
 
 BATCH_SIZE = 32

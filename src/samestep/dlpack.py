@@ -10,7 +10,8 @@ import ctypes
 from typing import Any, NamedTuple
 
 _CPU = 1  # kDLCPU; pinned host memory (3, 11) belongs to its accelerator's streams and is refused with the rest
-_DEVICES = {2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
+_DEVICES = {2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 11: "rocm_host",
+            13: "cuda_managed", 14: "oneapi"}
 _DTYPES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16"}
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "handle", 4: "bfloat", 5: "complex", 6: "bool"}
 _READ_ONLY, _COPIED = 1, 2
@@ -64,7 +65,11 @@ def describe(x: Any) -> Description:
         flags, tensor = 0, _Tensor.from_address(_pointer(capsule, b"dltensor") or _bad(capsule))
     if flags & _COPIED:
         raise BufferError("it exports a copy, so writes would be lost")
+    if tensor.ndim and not tensor.shape:
+        raise BufferError("it exports no lengths")
     shape = tuple(tensor.shape[: tensor.ndim])
+    if not tensor.data and 0 not in shape:
+        raise BufferError("it exports no memory")
     dtype = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         dtype = f"{_KINDS.get(tensor.code, tensor.code)}{tensor.bits}" + f"x{tensor.lanes}" * (tensor.lanes != 1)
@@ -74,7 +79,8 @@ def describe(x: Any) -> Description:
 
 def _pointer(capsule: Any, name: bytes) -> int | None:
     api = ctypes.pythonapi
-    if not ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", api))(capsule, name):
+    valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", api))
+    if not valid(capsule, name):
         return None
     get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
     return int(get(capsule, name))

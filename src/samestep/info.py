@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from samestep import __version__
-from samestep.engines import cache, engines, threads
+from samestep.engine import cache, engines, threads
 
 VARIABLES = {
     "SAMESTEP_CACHE_DIR": "where compiled kernels are kept",

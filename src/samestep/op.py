@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from samestep import arrays, contract, tiling
-from samestep.engines import DEFAULT, ENGINES, engines
-from samestep.engines.batch import Batch, Kernel, table_of
+from samestep.engine import DEFAULT, ENGINES, engines
+from samestep.engine.batch import Batch, Kernel, table_of
 
 
 def sgd_(
@@ -33,8 +33,9 @@ def sgd_(
         parameters, gradient, accum, stat: tensors of one shape, rank 1 to 8, not empty, C-contiguous, of one dtype:
             float32, float16 or bfloat16. NumPy arrays (bfloat16 from ml_dtypes), torch CPU tensors, or CPU objects
             with DLPack, also mixed. The first, accum and stat are written and share memory with nothing else.
-        learning_rate, momentum: one-element tensors of the same dtype, any rank; or Python numbers, which are rounded
-            to that dtype, to nearest even (in bfloat16, 0.9 is 0.8984375).
+        learning_rate, momentum: one-element tensors of the same dtype, any rank; or Python numbers (and NumPy's
+            float64, which is one), rounded to that dtype, to nearest even (in bfloat16, 0.9 is 0.8984375). A NumPy
+            scalar of another type is a tensor of its own dtype.
         dampening, weight_decay: numbers, rounded to float32 before anything else; weight_decay >= 0.
         nesterov: look ahead along accum; excludes dampening.
         order: ``"spec"`` or ``"ascend950"``, the evaluation order; the two differ in rounding only.
@@ -44,7 +45,8 @@ def sgd_(
     gradients; the version counter of each written one goes up, so autograd notices the change.
     """
     tensors = (parameters, gradient, learning_rate, accum, momentum, stat)
-    _update(tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order, engine)
+    run = _engine(order, engine)
+    _update(run, tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order)
     return parameters
 
 
@@ -60,21 +62,20 @@ def sgd_batch_(
     (``overlap``). Everything else is as for `sgd_`; errors name the tensor, as in ``gradient[3]``. Empty sequences are
     a step with nothing to do.
     """
+    run = _engine(order, engine)
     p, g, a, s = map(contract.check_sequence, ("parameters", "gradient", "accum", "stat"),
                      (parameters, gradient, accum, stat))
     tensors = (*p, *g, learning_rate, *a, momentum, *s)
     counts = (len(p), len(g), 1, len(a), 1, len(s))
-    _update(tensors, counts, True, dampening, weight_decay, nesterov, order, engine)
+    _update(run, tensors, counts, True, dampening, weight_decay, nesterov, order)
     return parameters
 
 
 def _update(
-    tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any, weight_decay: Any, nesterov: Any,
-    order: Any, engine: Any,
+    run: Any, tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any, weight_decay: Any,
+    nesterov: Any, order: str,
 ) -> None:
-    """One step for all `tensors`: `counts[k]` of them for each input in turn."""
-    contract.check_order(order)
-    run = _engine(engine)
+    """One step for all `tensors` on the engine `run`: `counts[k]` of them for each input in turn."""
     inputs = arrays.read(tensors, counts, batch=batch)
     contract.check_inputs(inputs)
     attributes = contract.check_attributes(dampening, weight_decay, nesterov)
@@ -97,8 +98,9 @@ def _update(
             arrays.mark_written((*tensors[:n], *tensors[2 * n + 1:3 * n + 1], *tensors[3 * n + 2:]))
 
 
-def _engine(engine: Any) -> Any:
-    """The module of the engine asked for."""
+def _engine(order: Any, engine: Any) -> Any:
+    """The module of the engine asked for, after the order and it were checked."""
+    contract.check_order(order)
     name = DEFAULT if engine is None else engine
     chosen = ENGINES.get(name) if isinstance(name, str) else None
     if chosen is None or chosen.unavailable() is not None:

@@ -17,7 +17,7 @@ def round_number(value: float, dtype: str) -> tuple[float, int]:
     width, precision, least = _FORMATS[dtype]
     infinity = ((1 << width - 1) - 1) >> (precision - 1) << (precision - 1)
     sign = 1 << width - 1 if math.copysign(1.0, _clamp(value)) < 0 else 0
-    if value != value:
+    if isinstance(value, float) and math.isnan(value):
         return math.nan, infinity | 1 << (precision - 2)
     if abs(value) == math.inf:
         return float(value), sign | infinity

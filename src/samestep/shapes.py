@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from samestep.contract import (
-    INPUTS, UNKNOWN_DIM, UNKNOWN_RANK, Shape, check_attributes, check_dtypes, check_shapes, refuse,
+    INPUTS,
+    UNKNOWN_DIM,
+    UNKNOWN_RANK,
+    Shape,
+    check_attributes,
+    check_dtypes,
+    check_shapes,
+    refuse,
 )
 
 
@@ -41,9 +48,10 @@ def infer(
     """
     given = (parameters, gradient, learning_rate, accum, momentum, stat)
     shapes = tuple(_shape(name, shape) for name, shape in zip(INPUTS, given, strict=True))
-    dtypes = [dtype] * len(INPUTS) if isinstance(dtype, str) else list(dtype)
-    if len(dtypes) != len(INPUTS):
-        refuse("wrong_type", "dtype", f"{len(dtypes)} dtypes", "one dtype name, or six in input order")
+    dtypes = [dtype] * len(INPUTS) if isinstance(dtype, str) else dtype
+    names = isinstance(dtypes, (list, tuple)) and all(isinstance(name, str) for name in dtypes)
+    if not names or len(dtypes) != len(INPUTS):
+        refuse("wrong_type", "dtype", repr(dtype), "one dtype name, or six in input order")
     check_dtypes(INPUTS, tuple(dtypes))
     check_shapes(INPUTS, shapes, 1)
     check_attributes(dampening, weight_decay, nesterov)

@@ -25,14 +25,14 @@ class TilingKey(NamedTuple):
 
 def encode(key: TilingKey) -> int:
     """The key as the number of rule K1: ``sch_mode | nesterov<<1 | weight_decay<<2 | dampening<<3``."""
-    if key.sch_mode not in (0, 1) or (key.nesterov and key.dampening):
-        raise ValueError(f"{key} is no legal key: sch_mode is 0 or 1, and nesterov excludes dampening")
+    if any(field not in (0, 1) for field in key) or (key.nesterov and key.dampening):
+        raise ValueError(f"{key} is no legal key: each field is 0 or 1, and nesterov excludes dampening")
     return int(key.sch_mode | key.nesterov << 1 | key.weight_decay << 2 | key.dampening << 3)
 
 
 def decode(number: int) -> TilingKey:
     """The key that `encode` gives `number` for; ValueError where no such kernel exists."""
-    if number not in range(16) or number >> 1 not in VARIANTS:
+    if not isinstance(number, int) or number not in range(16) or number >> 1 not in VARIANTS:
         raise ValueError(f"{number} is no legal key; legal are {sorted(map(encode, legal_keys()))}")
     return TilingKey(number & 1, bool(number & 2), bool(number & 4), bool(number & 8))
 
@@ -55,7 +55,7 @@ def select(sch_mode: int, attributes: Attributes) -> TilingKey:
 class Split(NamedTuple):
     """How `dim0` elements fall into blocks (one thread or core each) and a block into runs of at most `ub_former`.
 
-    All blocks but the last hold `block_former` elements. Units are elements, except the two loop counts and `block_num`.
+    All blocks but the last hold `block_former` elements. Units are elements, but for the loop counts and `block_num`.
     """
 
     dim0: int

@@ -145,7 +145,7 @@ def exact_product(x: Value, y: Value) -> Value:
     integer = x[0] * y[0]
     if integer:
         return integer, x[1] + y[1]
-    if x == NAN or y == NAN:
+    if NAN in (x, y):
         return NAN
     negative = _is_negative(x) != _is_negative(y)
     if x in _INFINITIES or y in _INFINITIES:
@@ -162,7 +162,7 @@ def exact_sum(x: Value, y: Value) -> Value:
     if a and b:
         total, exponent = ((a << (i - j)) + b, j) if i > j else (a + (b << (j - i)), i)
         return (total, exponent) if total else ZERO
-    if x == NAN or y == NAN:
+    if NAN in (x, y):
         return NAN
     if x in _INFINITIES:
         return NAN if y in _INFINITIES and y != x else x

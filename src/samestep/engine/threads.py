@@ -1,7 +1,7 @@
 """How many threads, and whose.
 
-Beside torch the blocks run on torch's own OpenMP team (a second pool would fight it for the cores), else on a few Python
-threads whose kernels release the GIL. In a forked child there is one thread: neither pool survives a fork.
+Beside torch the blocks run on torch's own OpenMP team (a second pool would fight it for the cores), else on a few
+Python threads whose kernels release the GIL. In a forked child there is one thread: neither pool survives a fork.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def set_num_threads(count: int | None) -> None:
 
     The number changes speed, never a bit (rule O8).
     """
-    global _chosen
+    global _chosen  # noqa: PLW0603  (a setting of the process, like torch's)
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ValueError(f"the number of threads is a whole number >= 1 or None, not {count!r}")
     _chosen = count

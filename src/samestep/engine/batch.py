@@ -21,10 +21,10 @@ class Kernel(NamedTuple):
 class Batch(NamedTuple):
     """The tensor sets of one call, as addresses.
 
-    ``table`` has a row per tensor set: the addresses (bytes, C-contiguous, any alignment) of parameters, gradient, accum
-    and stat, and the number of elements up to and including this set. ``learning_rate`` and ``momentum`` are addresses
-    of one element of the kernel's dtype, read when the kernel runs; ``dampening`` and ``weight_decay`` are float32
-    values. ``split`` divides the elements of all sets, one after another.
+    ``table`` has a row per tensor set: the addresses (bytes, C-contiguous, any alignment) of parameters, gradient,
+    accum and stat, and the number of elements up to and including this set. ``learning_rate`` and ``momentum`` are
+    addresses of one element of the kernel's dtype, read when the kernel runs; ``dampening`` and ``weight_decay`` are
+    float32 values, NaN the plain one. ``split`` divides the elements of all sets, one after another.
     """
 
     kernel: Kernel

@@ -18,8 +18,16 @@ import numba
 import numpy as np
 
 from samestep import formula
-from samestep.engines.llvm import (
-    BFLOAT16, BFLOAT16_EVEN, BFLOAT16_ODD, clear_line, fence, load, load_byte, store, store_byte,
+from samestep.engine.llvm import (
+    BFLOAT16,
+    BFLOAT16_EVEN,
+    BFLOAT16_ODD,
+    clear_line,
+    fence,
+    load,
+    load_byte,
+    store,
+    store_byte,
     store_pair,
 )
 

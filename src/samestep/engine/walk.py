@@ -12,8 +12,17 @@ import numba
 import numpy as np
 from numba import types
 
-from samestep.engines import cache
-from samestep.engines.llvm import call, call_int, default_fp_control, fp_control, load_float, load_int, on_stack, set_fp_control
+from samestep.engine import cache
+from samestep.engine.llvm import (
+    call,
+    call_int,
+    default_fp_control,
+    fp_control,
+    load_float,
+    load_int,
+    on_stack,
+    set_fp_control,
+)
 
 KERNEL = types.void(*[types.int64] * 7, types.float64, types.float64, types.int64)
 _IEEE = default_fp_control()
@@ -79,7 +88,8 @@ with cache.cached("walk") as _cache:
         total: int, former: int, run: int, first: int, step: int,
     ) -> None:
         """Blocks first, first + step, ... on the calling thread; the GIL is released."""
-        _blocks(kernel, table.ctypes.data, len(table) // 5, itemsize, lr, m, d, wd, stream, total, former, run, first, step)
+        _blocks(kernel, table.ctypes.data, len(table) // 5, itemsize, lr, m, d, wd, stream, total, former, run, first,
+                step)
 
     @numba.njit(types.void(*_ints * 6, *_ints * 3, _float, _float, *_ints * 2), **_jit)
     def run_one(

@@ -9,8 +9,8 @@ import numpy as np
 
 from samestep import formula, tiling
 from samestep.contract import DTYPES
-from samestep.engines import fpenv
-from samestep.engines.batch import Batch
+from samestep.engine import fpenv
+from samestep.engine.batch import Batch
 
 _RUN = 1 << 16  # elements at a time, so that the temporaries stay in the cache
 

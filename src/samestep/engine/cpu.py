@@ -12,8 +12,8 @@ import numpy as np
 
 from samestep import tiling
 from samestep.contract import DTYPES
-from samestep.engines import threads
-from samestep.engines.batch import Batch, Kernel
+from samestep.engine import threads
+from samestep.engine.batch import Batch, Kernel
 
 _BLOCK_LEAST = 1 << 15  # elements; a smaller block is not worth waking a thread
 _POOL_LEAST = 1 << 17  # the same where waking goes through Python
@@ -70,9 +70,9 @@ def run(batch: Batch) -> None:
 @functools.cache
 def _walk() -> Any:
     """The compiled walk; numba is imported no earlier than this."""
-    from samestep.engines import cache
+    from samestep.engine import cache
 
-    return cache.build("walk", lambda _: importlib.import_module("samestep.engines.walk"))
+    return cache.build("walk", lambda _: importlib.import_module("samestep.engine.walk"))
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def build(kernel: Kernel) -> Any:
     """Compile `kernel`, or load it from the cache folder: a numba CFunc of walk.KERNEL's type."""
     import numba
 
-    from samestep.engines import cache
+    from samestep.engine import cache
 
     def make(writable: bool) -> Any:
         options: dict[str, Any] = {"nopython": True, "error_model": "numpy", "cache": writable}
@@ -102,7 +102,7 @@ def kernel_name(kernel: Kernel) -> str:
 
 
 def _source(kernel: Kernel) -> Callable[..., None]:
-    from samestep.engines import kernels, llvm
+    from samestep.engine import kernels, llvm
 
     flags = (kernel.key.nesterov, kernel.key.weight_decay, kernel.key.dampening, kernel.order == "ascend950")
     if kernel.dtype == "bfloat16":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from samestep.engines import cpu, reference
+from samestep.engine import cpu, reference
 
 ENGINES: dict[str, ModuleType] = {"reference": reference, "cpu": cpu}
 DEFAULT = "cpu"

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from samestep.engines import half
+from samestep.engine import half
 
 # How the lanes of a tensor lie in memory (the `form` argument of load and store).
 FLOAT32, FLOAT16, BFLOAT16, BFLOAT16_EVEN, BFLOAT16_ODD = range(5)
@@ -46,7 +46,7 @@ def _round_bfloat16(builder: Any, x: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def load(typingctx: Any, address: Any, index: Any, form: Any) -> Any:
-    """load(address, index, form) -> float32: element `index`, widened exactly. BFLOAT16_EVEN/_ODD index 32-bit words."""
+    """load(address, index, form) -> float32: element `index`, widened exactly; _EVEN and _ODD index 32-bit words."""
     kind = form.literal_value
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -83,7 +83,7 @@ def store(typingctx: Any, address: Any, index: Any, form: Any, value: Any) -> An
 
 @intrinsic
 def store_pair(typingctx: Any, address: Any, index: Any, even: Any, odd: Any) -> Any:
-    """store_pair(address, index, even, odd): two float32 rounded once to bfloat16 and written as 32-bit word `index`."""
+    """store_pair(address, index, even, odd): two float32 rounded once to bfloat16, written as 32-bit word `index`."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         low = builder.lshr(_round_bfloat16(builder, args[2]), _I32(16))
@@ -126,7 +126,7 @@ def load_float(typingctx: Any, address: Any, index: Any) -> Any:
 
 @intrinsic
 def on_stack(typingctx: Any, values: Any) -> Any:
-    """on_stack((int64 or float64, ...)) -> int64: the address of the values, eight bytes each, until the caller returns.
+    """on_stack((int64 or float64, ...)) -> int64: the address of the values, eight bytes each, while the caller runs.
 
     An array would be freed after its last use that numba can see, which an address taken from it is not.
     """

@@ -47,6 +47,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--dtypes", nargs="*", default=["float32", "float16", "bfloat16"])
+    parser.add_argument("--align", type=int, default=16, help="bytes into a cache line where arrays begin: 16 is what "
+                        "NumPy gives large arrays, 0 what torch does")
     parser.add_argument("--torch", action="store_true", help="import torch first: its OpenMP team does the work")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -79,7 +81,7 @@ def large(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
 
 def child(options: argparse.Namespace, dtype: str, threads: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--child", dtype, str(threads), "--elements", str(options.elements),
-               "--rounds", str(options.rounds), *["--torch"] * options.torch]
+               "--rounds", str(options.rounds), "--align", str(options.align), *["--torch"] * options.torch]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout))
 
@@ -96,7 +98,7 @@ def measure(dtype: str, threads: int, options: argparse.Namespace) -> dict[str, 
 
     samestep.set_num_threads(threads)
     n = options.elements
-    columns, fill = arrays(dtype, n)
+    columns, fill = arrays(dtype, n, options.align)
     refuse_wrong_bits(dtype)
     calls = {f"limit {name}": call for name, call in limits(columns, threads).items()}
     lr, m = (column[:1].copy() for column in columns[1:3])
@@ -117,13 +119,16 @@ def measure(dtype: str, threads: int, options: argparse.Namespace) -> dict[str, 
     return ratios | both
 
 
-def arrays(dtype: str, n: int):
+def arrays(dtype: str, n: int, offset: int = 16):
     """Parameters, gradient, accum, stat, and a function that fills them anew with stat 1 or 0."""
     import ml_dtypes
     import numpy as np
 
     kind = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}[dtype]
-    columns = [np.empty(n, kind) for _ in range(4)]
+    size = n * np.dtype(kind).itemsize
+    raw = [np.empty(size + 128, np.uint8) for _ in range(4)]
+    starts = [-memory.ctypes.data % 64 + offset for memory in raw]
+    columns = [memory[start:start + size].view(kind) for memory, start in zip(raw, starts, strict=True)]
     other = np.zeros(n, np.float64)
 
     def fill(stat: float) -> None:
@@ -142,8 +147,9 @@ def refuse_wrong_bits(dtype: str) -> None:
     import samestep
 
     rng = np.random.default_rng(0)
+    kind = arrays(dtype, 1)[0][0].dtype
     for d, _ in CASES.values():
-        columns = [rng.standard_normal(5000).astype(arrays(dtype, 1)[0][0].dtype) for _ in range(4)]
+        columns = [rng.standard_normal(5000).astype(kind) for _ in range(4)]
         results = []
         for engine in ("cpu", "reference"):
             p, g, a, s = (column.copy() for column in columns)

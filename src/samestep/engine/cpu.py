@@ -18,7 +18,7 @@ from samestep.engine.batch import Batch, Kernel
 _BLOCK_LEAST = 1 << 15  # elements; a smaller block is not worth waking a thread
 _POOL_LEAST = 1 << 17  # the same where waking goes through Python
 _BLOCK_ALIGN = 1 << 10
-_RUN = 1 << 12  # elements whose stat is stored or left together
+_RUN = 1 << 13  # elements whose stat is stored or left together
 _CACHE_BYTES = 1 << 21  # per thread; beyond it stores past the cache pay
 
 

@@ -36,12 +36,12 @@ def _round_bfloat16(builder: Any, x: Any) -> Any:
 
     Integer arithmetic, because LLVM's own truncation to bfloat becomes an instruction that flushes subnormals. NaN
     needs no care of its own: what reaches a store comes out of an addition of widened bfloat16 values, so it is quiet
-    and its low half is zero (processors make the default NaN or hand on an operand's payload), and rounding adds less
-    than would carry into the upper half.
+    and its low half is zero (processors make the default NaN or hand on an operand's payload): adding half a unit
+    changes nothing above, and it is no tie.
     """
-    bits = builder.bitcast(x, _I32)
-    odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
-    return builder.add(bits, builder.add(odd, _I32(0x7FFF)))
+    up = builder.add(builder.bitcast(x, _I32), _I32(0x8000))  # ties away from zero ...
+    tie = builder.icmp_unsigned("==", builder.and_(up, _I32(0xFFFF)), _I32(0))
+    return builder.select(tie, builder.and_(up, _I32(0xFFFEFFFF)), up)  # ... and then to even
 
 
 @intrinsic(prefer_literal=True)

@@ -166,3 +166,19 @@ def test_number_of_threads():
     environment = {**os.environ, "SAMESTEP_NUM_THREADS": "5"}
     out = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "5"
+
+
+def test_an_interrupt_waits_for_the_threads_that_still_write():
+    from samestep.engine import threads as pool
+
+    finished = []
+
+    def part(k):
+        if k == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        finished.append(k)
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.run_on_pool(part, 3)
+    assert sorted(finished) == [1, 2]

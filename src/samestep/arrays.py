@@ -23,6 +23,7 @@ Row = tuple[Unusual | None, str, tuple[int, ...], int, int, Any]
 
 _NUMPY_DTYPES: dict[Any, str] = {np.dtype(np.float32): "float32", np.dtype(np.float16): "float16"}
 _TORCH_DTYPES: dict[Any, str] = {}
+_IMMUTABLE = {"jax", "jaxlib", "tensorflow"}  # their arrays may not change, which their old-style capsules cannot say
 _NUMBER = Unusual("a Python number")  # until it is rounded to the tensors' dtype
 
 # The address of an array's data stands right behind the object header in the C struct that NumPy's public macros
@@ -109,7 +110,8 @@ def _strided() -> Any:
 
 def _dlpack(x: Any) -> Row:
     found = dlpack.describe(x)
-    unusual = Unusual(None, found.device, found.contiguous, found.writable)
+    writable = found.writable and type(x).__module__.partition(".")[0] not in _IMMUTABLE
+    unusual = Unusual(None, found.device, found.contiguous, writable)
     size = math.prod(found.shape) * DTYPES.get(found.dtype, 0)
     return (unusual, found.dtype, found.shape, found.address, size, found)
 

@@ -45,8 +45,8 @@ def sgd_(
     gradients; the version counter of each written one goes up, so autograd notices the change.
     """
     tensors = (parameters, gradient, learning_rate, accum, momentum, stat)
-    run = _engine(order, engine)
-    _update(run, tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order)
+    module = _engine(order, engine)
+    _update(module, tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order)
     return parameters
 
 
@@ -62,20 +62,20 @@ def sgd_batch_(
     (``overlap``). Everything else is as for `sgd_`; errors name the tensor, as in ``gradient[3]``. Empty sequences are
     a step with nothing to do.
     """
-    run = _engine(order, engine)
+    module = _engine(order, engine)
     p, g, a, s = map(contract.check_sequence, ("parameters", "gradient", "accum", "stat"),
                      (parameters, gradient, accum, stat))
     tensors = (*p, *g, learning_rate, *a, momentum, *s)
     counts = (len(p), len(g), 1, len(a), 1, len(s))
-    _update(run, tensors, counts, True, dampening, weight_decay, nesterov, order)
+    _update(module, tensors, counts, True, dampening, weight_decay, nesterov, order)
     return parameters
 
 
 def _update(
-    run: Any, tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any, weight_decay: Any,
+    module: Any, tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any, weight_decay: Any,
     nesterov: Any, order: str,
 ) -> None:
-    """One step for all `tensors` on the engine `run`: `counts[k]` of them for each input in turn."""
+    """One step for all `tensors` on the engine `module`: `counts[k]` of them for each input in turn."""
     inputs = arrays.read(tensors, counts, batch=batch)
     contract.check_inputs(inputs)
     attributes = contract.check_attributes(dampening, weight_decay, nesterov)
@@ -91,9 +91,9 @@ def _update(
             lengths = [nbytes // size for nbytes in inputs.sizes[:n]]
             total = sum(lengths)
             table = table_of(at[:n], at[n:2 * n], at[2 * n + 1:3 * n + 1], at[3 * n + 2:], lengths)
-        split = run.plan(total, dtype)
+        split = module.plan(total, dtype)
         kernel = _kernel(order, dtype, split.sch_mode, attributes)
-        run.run(Batch(kernel, table, at[2 * n], at[3 * n + 1], attributes[0], attributes[1], split))
+        module.run(Batch(kernel, table, at[2 * n], at[3 * n + 1], attributes[0], attributes[1], split))
         if "torch" in sys.modules:
             arrays.mark_written((*tensors[:n], *tensors[2 * n + 1:3 * n + 1], *tensors[3 * n + 2:]))
 

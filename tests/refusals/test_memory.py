@@ -31,6 +31,17 @@ class Exporter:
         return (1, 0)
 
 
+class Immutable(Exporter):
+    """What JAX hands out: memory that may not change, in a capsule of the old style, which cannot say so."""
+
+    __module__ = "jaxlib._jax"
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if options:
+            raise TypeError("the old protocol takes no options")
+        return self.array.__dlpack__()
+
+
 def overlaps(call: Any, one: str, other: str) -> None:
     """The call is refused for these two inputs: one is named as the culprit, the other in what came."""
     with pytest.raises(samestep.ContractError) as caught:
@@ -57,6 +68,7 @@ READ_ONLY: dict[str, Any] = {
     "broadcast": lambda folder: np.broadcast_to(np.ones((2, 3), np.float32), (2, 3)),
     "mapped": mapped,
     "DLPack": lambda folder: Exporter(frozen(np.ones((2, 3), np.float32))),
+    "DLPack of JAX": lambda folder: Immutable(np.ones((2, 3), np.float32)),
 }
 
 

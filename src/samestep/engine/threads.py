@@ -107,10 +107,27 @@ def run_on_pool(part: Callable[[int], None], parts: int) -> None:
     """part(0), ..., part(parts - 1), the first on this thread and the others on the pool; all are done on return."""
     futures: list[Future[None]] = []
     try:
-        futures = [_pool(parts - 1).submit(part, k) for k in range(1, parts)]
+        for k in range(1, parts):
+            futures.append(_pool(parts - 1).submit(part, k))
     except RuntimeError:  # the interpreter is shutting down and takes no more work: do it here
         for k in range(len(futures) + 1, parts):
             part(k)
-    part(0)
+    try:
+        part(0)
+    finally:
+        _finish(futures)
+
+
+def _finish(futures: list[Future[None]]) -> None:
+    """Wait for all, also through an interrupt: the caller must not let go of memory that is still written to."""
+    interrupt: KeyboardInterrupt | None = None
+    for future in futures:
+        while not future.done():
+            try:
+                future.exception()
+            except KeyboardInterrupt as caught:
+                interrupt = caught
+    if interrupt is not None:
+        raise interrupt
     for future in futures:
         future.result()

@@ -11,7 +11,7 @@ from samestep import formula
 from samestep.engine.reference import float32, stored
 
 ENGINES = ("reference", "cpu")
-LENGTHS = (*range(1, 68), 1023, 4097)
+LENGTHS = (*range(1, 68), 1023, 4097, 100_003)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -18,9 +18,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import method
 
 C_SOURCE = """
 #include <stddef.h>
@@ -68,22 +69,12 @@ def large(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
           f"median (least .. most) of {options.processes} processes")
     for threads in options.threads:
         for dtype in options.dtypes:
-            runs = [child(options, dtype, threads) for _ in range(options.processes)]
-            rows = found[f"{dtype} {threads}"] = {case: [run[case] for run in runs] for case in runs[0]}
+            arguments = ["--child", dtype, str(threads), "--elements", str(options.elements), "--rounds",
+                         str(options.rounds), "--align", str(options.align), *["--torch"] * options.torch]
+            rows = found[f"{dtype} {threads}"] = method.of_fresh_processes(options.processes, __file__, arguments)
             print(f"\n{dtype}, {threads} thread{'s' * (threads > 1)}")
-            for case, ratios in rows.items():
-                goal = GOALS.get((case, dtype)) if threads == 2 else None
-                median = statistics.median(ratios)
-                verdict = "" if goal is None else f"   goal {goal:.2f}: {'met' if median <= goal else 'MISSED'}"
-                print(f"  {case:24s} {median:6.3f}  ({min(ratios):.3f} .. {max(ratios):.3f}){verdict}")
+            method.show(rows, {case: goal for (case, of), goal in GOALS.items() if of == dtype and threads == 2})
     return found
-
-
-def child(options: argparse.Namespace, dtype: str, threads: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--child", dtype, str(threads), "--elements", str(options.elements),
-               "--rounds", str(options.rounds), "--align", str(options.align), *["--torch"] * options.torch]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(json.loads(done.stdout))
 
 
 def measure(dtype: str, threads: int, options: argparse.Namespace) -> dict[str, float]:
@@ -105,14 +96,7 @@ def measure(dtype: str, threads: int, options: argparse.Namespace) -> dict[str, 
     for case, (d, _) in CASES.items():
         calls[case] = lambda d=d: samestep.sgd_(columns[0], columns[1], lr, columns[2], m, columns[3], dampening=d,
                                                 weight_decay=1e-4)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(options.rounds + 1):
-        for name, call in calls.items():
-            fill(CASES.get(name, (0, 1))[1])
-            start = time.perf_counter()
-            call()
-            if turn:
-                times[name].append(time.perf_counter() - start)
+    times = method.interleaved(calls, options.rounds, lambda name: fill(CASES.get(name, (0, 1))[1]))
     best = {kind: np.minimum.reduce([times[name] for name in times if name.endswith(kind)]) for kind in ("43", "33")}
     ratios = {case: float(np.median(times[case] / best["33" if d == 0 else "43"])) for case, (d, _) in CASES.items()}
     both = {name: float(np.median(times[name] / best[name[-2:]])) for name in times if name.startswith("limit")}

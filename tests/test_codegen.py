@@ -11,6 +11,7 @@ import pytest
 import suite
 from samestep.engine import cpu, walk
 from samestep.engine.batch import Kernel
+from samestep.tiling import TilingKey
 
 FUSED_ASM = re.compile(r"\b(vfn?m(add|sub)\w*|fn?madd|fn?msub|fmla|fmls)\b")
 FAST = "fast|contract|reassoc|nnan|ninf|nsz|arcp|afn"
@@ -40,6 +41,27 @@ def test_no_multiply_is_fused_and_arithmetic_is_packed(dtype, order, key):
         if dtype == "bfloat16":
             assert "vcvtneps2bf16" not in assembly  # it would flush subnormals
             assert "vcvtne2ps2bf16" not in assembly
+
+
+OWN_FMA = re.compile(r"llvm\.fma\.(v\d+)?f(32|64)\(")
+TORCH = [
+    Kernel("", p, TilingKey(0, nesterov, decayed, False), "torch", g, b, momentum, maximize)
+    for p, g, b in (("float32",) * 3, ("float64",) * 3, ("float16",) * 3, ("bfloat16",) * 3,
+                    ("float32", "bfloat16", "float32"), ("bfloat16", "bfloat16", "float32"))
+    for nesterov, decayed, momentum, maximize in ((False, True, True, False), (True, False, True, True),
+                                                  (False, True, False, False))
+]
+
+
+@pytest.mark.parametrize("kernel", TORCH, ids=cpu.kernel_name)
+def test_rule_torch_has_its_own_fused_multiply_adds_and_no_others(kernel):
+    llvm, assembly = compiled(kernel)
+    assert not re.search(rf"= f(add|sub|mul|div)[^\n%]*\b({FAST})\b", llvm)
+    assert "llvm.fmuladd" not in llvm
+    assert OWN_FMA.search(llvm)
+    assert " fadd " not in llvm  # what rule T adds, it adds in a fused multiply-add
+    if platform.machine() == "x86_64":
+        assert re.search(r"\bvfn?m(add|sub)\d+p[sd]\b.*%[zy]mm", assembly)
 
 
 @pytest.mark.parametrize("dtype", suite.NUMPY)

@@ -11,11 +11,21 @@ from samestep.tiling import Split, TilingKey
 
 
 class Kernel(NamedTuple):
-    """What is compiled. ``order`` is the evaluation order, ``key`` names the terms that exist (rule K1)."""
+    """What is compiled. ``order`` is the evaluation order, ``key`` names the terms that exist (rule K1).
+
+    ``rule`` is ``cann`` (rules O) or ``torch`` (rule T). The rest is for rule T alone, where gradient and momentum
+    buffer may have dtypes of their own and momentum 0 is known on the host; there ``order`` means nothing, and neither
+    does the key's dampening.
+    """
 
     order: str
     dtype: str
     key: TilingKey
+    rule: str = "cann"
+    grad_dtype: str = ""
+    state_dtype: str = ""
+    momentum: bool = True
+    maximize: bool = False
 
 
 class Batch(NamedTuple):

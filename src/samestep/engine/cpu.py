@@ -19,6 +19,7 @@ _BLOCK_LEAST = 1 << 15  # elements; a smaller block is not worth waking a thread
 _POOL_LEAST = 1 << 17  # the same where waking goes through Python
 _BLOCK_ALIGN = 1 << 10
 _RUN = 1 << 13  # elements whose stat is stored or left together
+SIZES = {**DTYPES, "float64": 8}  # rule T has one dtype more
 _CACHE_BYTES = 1 << 21  # per thread; beyond it stores past the cache pay
 
 
@@ -44,15 +45,23 @@ def _split(total: int, dtype: str, cores: int, least: int) -> tiling.Split:
 
 def streams(total: int, dtype: str) -> bool:
     """Are the four tensors too large for the cache, so that saved stores are saved time?"""
-    return 4 * total * DTYPES[dtype] > _CACHE_BYTES
+    return 4 * total * SIZES[dtype] > _CACHE_BYTES
+
+
+def _sizes(kernel: Kernel) -> int:
+    """The bytes of an element of each column of the table, a byte each (see walk.py)."""
+    size = SIZES[kernel.dtype]
+    if kernel.rule == "cann":
+        return size * 0x01010101
+    return size | SIZES[kernel.grad_dtype] << 8 | SIZES[kernel.state_dtype] << 16
 
 
 def run(batch: Batch) -> None:
     """Update every tensor set of the batch in place (rules O5, O6)."""
     walk = _walk()
     kernel, table, lr, m, d, wd, split = batch
-    address, size, total = kernel_address(kernel), DTYPES[kernel.dtype], split.dim0
-    stream = int(4 * size * total > _CACHE_BYTES)
+    address, total = kernel_address(kernel), split.dim0
+    size, stream = _sizes(kernel), int(streams(total, kernel.dtype))
     if split.block_num == len(table) == 1:
         walk.run_one(address, *table[0], size, lr, m, d, wd, stream, split.ub_former)
         return
@@ -98,12 +107,23 @@ def build(kernel: Kernel) -> Any:
 
 def kernel_name(kernel: Kernel) -> str:
     """A name for people and folders: samestep_spec_float32_K3_0 (order, dtype, variant, schMode)."""
-    return f"samestep_{kernel.order}_{kernel.dtype}_{kernel.key.variant}_{kernel.key.sch_mode}"
+    if kernel.rule == "cann":
+        return f"samestep_{kernel.order}_{kernel.dtype}_{kernel.key.variant}_{kernel.key.sch_mode}"
+    flags = (kernel.maximize, kernel.key.weight_decay, kernel.momentum, kernel.key.nesterov)
+    return "_".join(("samestep_torch", *_dtypes(kernel), *(str(int(flag)) for flag in flags)))
+
+
+def _dtypes(kernel: Kernel) -> tuple[str, str, str]:
+    return kernel.dtype, kernel.grad_dtype, kernel.state_dtype
 
 
 def _source(kernel: Kernel) -> Callable[..., None]:
-    from samestep.engine import kernels, llvm
+    from samestep.engine import kernels, kernels_torch, llvm
 
+    if kernel.rule == "torch":
+        terms = (kernel.maximize, kernel.key.weight_decay, kernel.momentum, kernel.key.nesterov)
+        pairs = set(_dtypes(kernel)) == {"bfloat16"}
+        return kernels_torch.bfloat16(*terms) if pairs else kernels_torch.plain(_dtypes(kernel), *terms)
     flags = (kernel.key.nesterov, kernel.key.weight_decay, kernel.key.dampening, kernel.order == "ascend950")
     if kernel.dtype == "bfloat16":
         return kernels.bfloat16(*flags)

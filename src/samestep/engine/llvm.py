@@ -12,16 +12,17 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from samestep.engine import half
 
 # How the lanes of a tensor lie in memory (the `form` argument of load and store).
-FLOAT32, FLOAT16, BFLOAT16, BFLOAT16_EVEN, BFLOAT16_ODD = range(5)
+FLOAT32, FLOAT16, BFLOAT16, BFLOAT16_EVEN, BFLOAT16_ODD, FLOAT64 = range(6)
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_F32 = ir.FloatType()
-_MEMORY = {FLOAT32: _F32, FLOAT16: _I16, BFLOAT16: _I16, BFLOAT16_EVEN: _I32, BFLOAT16_ODD: _I32}
+_F32, _F64 = ir.FloatType(), ir.DoubleType()
+_MEMORY = {FLOAT32: _F32, FLOAT16: _I16, BFLOAT16: _I16, BFLOAT16_EVEN: _I32, BFLOAT16_ODD: _I32, FLOAT64: _F64}
 
 _MXCSR_DEFAULT = 0x1F80  # round to nearest even, all exceptions masked, FTZ and DAZ off
 _ARM = platform.machine().lower() in ("aarch64", "arm64")
@@ -46,12 +47,15 @@ def _round_bfloat16(builder: Any, x: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def load(typingctx: Any, address: Any, index: Any, form: Any) -> Any:
-    """load(address, index, form) -> float32: element `index`, widened exactly; _EVEN and _ODD index 32-bit words."""
+    """load(address, index, form) -> float32 (float64 for FLOAT64): element `index`, widened exactly.
+
+    The forms _EVEN and _ODD index 32-bit words.
+    """
     kind = form.literal_value
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = builder.load(_element(builder, args[0], args[1], _MEMORY[kind]), align=1)
-        if kind == FLOAT32:
+        if kind in (FLOAT32, FLOAT64):
             return value
         if kind == FLOAT16:
             return half.widen(context, builder, value)
@@ -61,16 +65,22 @@ def load(typingctx: Any, address: Any, index: Any, form: Any) -> Any:
             return builder.bitcast(builder.shl(value, _I32(16)), _F32)
         return builder.bitcast(builder.and_(value, _I32(0xFFFF0000)), _F32)
 
-    return types.float32(types.int64, types.int64, form), codegen
+    result = types.float64 if kind == FLOAT64 else types.float32
+    return result(types.int64, types.int64, form), codegen
 
 
 @intrinsic(prefer_literal=True)
 def store(typingctx: Any, address: Any, index: Any, form: Any, value: Any) -> Any:
-    """store(address, index, form, float32): round once to nearest even and write one element (not a bfloat16 pair)."""
+    """store(address, index, form, float32 or float64): round once to nearest even and write one element."""
     kind = form.literal_value
+    wide = value == types.float64
+    if wide and kind not in (FLOAT32, FLOAT64):
+        raise TypingError("float64 arithmetic stores float64 or float32 only: others would round twice")
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = args[3]
+        if wide != (kind == FLOAT64):
+            value = builder.fptrunc(value, _F32) if wide else builder.fpext(value, _F64)
         if kind == FLOAT16:
             value = half.narrow(context, builder, value)
         elif kind == BFLOAT16:
@@ -78,7 +88,7 @@ def store(typingctx: Any, address: Any, index: Any, form: Any, value: Any) -> An
         builder.store(value, _element(builder, args[0], args[1], _MEMORY[kind]), align=1)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, form, types.float32), codegen
+    return types.void(types.int64, types.int64, form, types.float64 if wide else types.float32), codegen
 
 
 @intrinsic
@@ -92,6 +102,16 @@ def store_pair(typingctx: Any, address: Any, index: Any, even: Any, odd: Any) ->
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.float32, types.float32), codegen
+
+
+@intrinsic
+def fma(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+    """fma(x, y, z): x*y + z rounded once, all float32 or all float64; in software where the processor has none."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return x(x, x, x), codegen
 
 
 @intrinsic
@@ -119,7 +139,7 @@ def load_float(typingctx: Any, address: Any, index: Any) -> Any:
     """load_float(address, index) -> float64."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_element(builder, args[0], args[1], ir.DoubleType()), align=8)
+        return builder.load(_element(builder, args[0], args[1], _F64), align=8)
 
     return types.float64(types.int64, types.int64), codegen
 

@@ -1,7 +1,8 @@
 """From a batch to kernel calls: the walk over a table of tensor sets, block by block.
 
 The table has one row of five int64 per tensor set: the addresses of parameters, gradient, accum and stat, and the
-number of elements up to and including this set. A block is a range of the concatenated elements (tiling.Split).
+number of elements up to and including this set. `sizes` holds the bytes of an element of each of the four, a byte
+each; a size of 0 hands the entry itself to the kernel. A block is a range of the concatenated elements (tiling.Split).
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ with cache.cached("walk") as _cache:
 
     @numba.njit(types.void(*_ints * 6, _float, _float, *_ints * 4), **_jit)
     def _walk(
-        kernel: int, table: int, rows: int, itemsize: int, lr: int, m: int, d: float, wd: float, stream: int,
+        kernel: int, table: int, rows: int, sizes: int, lr: int, m: int, d: float, wd: float, stream: int,
         start: int, stop: int, run: int,
     ) -> None:
         """Call the kernel for elements start .. stop, at most `run` at a time and never across two sets."""
         row = _first_row(table, rows, start)
+        p_size, g_size, a_size, s_size = sizes & 255, sizes >> 8 & 255, sizes >> 16 & 255, sizes >> 24
         while start < stop:
             end = load_int(table, 5 * row + 4)
             begin = load_int(table, 5 * row - 1) if row > 0 else 0
@@ -66,18 +68,18 @@ with cache.cached("walk") as _cache:
             end = min(end, stop)
             # Vectors that straddle two cache lines cost up to a third of the time, and NumPy's large arrays all
             # begin 16 bytes into a line: a short first run lets the others begin on one.
-            n = _to_a_line(p + (start - begin) * itemsize, itemsize) if end - start > 2048 else run
+            n = _to_a_line(p + (start - begin) * p_size, p_size) if end - start > 2048 else run
             while start < end:
                 n = min(n, end - start)
-                at = (start - begin) * itemsize
-                call(kernel, (p + at, g + at, a + at, s + at, n, lr, m, d, wd, stream))
+                at = start - begin
+                call(kernel, (p + at * p_size, g + at * g_size, a + at * a_size, s + at * s_size, n, lr, m, d, wd, stream))
                 start += n
                 n = run
             row += 1
 
     @numba.njit(types.void(*_ints * 6, _float, _float, *_ints * 6), **_jit)
     def _blocks(
-        kernel: int, table: int, rows: int, itemsize: int, lr: int, m: int, d: float, wd: float, stream: int,
+        kernel: int, table: int, rows: int, sizes: int, lr: int, m: int, d: float, wd: float, stream: int,
         total: int, former: int, run: int, first: int, step: int,
     ) -> None:
         """Blocks first, first + step, ... under IEEE's default environment, and the thread's own again afterwards.
@@ -88,27 +90,27 @@ with cache.cached("walk") as _cache:
         set_fp_control(_IEEE)
         start = first * former
         while start < total:
-            _walk(kernel, table, rows, itemsize, lr, m, d, wd, stream, start, min(start + former, total), run)
+            _walk(kernel, table, rows, sizes, lr, m, d, wd, stream, start, min(start + former, total), run)
             start += step * former
         set_fp_control(before)
 
     @numba.njit(types.void(_ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 6), **_jit)
     def run_blocks(
-        kernel: int, table: Any, itemsize: int, lr: int, m: int, d: float, wd: float, stream: int,
+        kernel: int, table: Any, sizes: int, lr: int, m: int, d: float, wd: float, stream: int,
         total: int, former: int, run: int, first: int, step: int,
     ) -> None:
         """Blocks first, first + step, ... on the calling thread; the GIL is released."""
-        _blocks(kernel, table.ctypes.data, len(table) // 5, itemsize, lr, m, d, wd, stream, total, former, run, first,
+        _blocks(kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d, wd, stream, total, former, run, first,
                 step)
 
     @numba.njit(types.void(*_ints * 6, *_ints * 3, _float, _float, *_ints * 2), **_jit)
     def run_one(
-        kernel: int, p: int, g: int, a: int, s: int, length: int, itemsize: int, lr: int, m: int, d: float, wd: float,
+        kernel: int, p: int, g: int, a: int, s: int, length: int, sizes: int, lr: int, m: int, d: float, wd: float,
         stream: int, run: int,
     ) -> None:
         """A single tensor set in one block; a call costs half of what building a table first would."""
         table = on_stack((p, g, a, s, length))
-        _blocks(kernel, table, 1, itemsize, lr, m, d, wd, stream, length, length, run, 0, 1)
+        _blocks(kernel, table, 1, sizes, lr, m, d, wd, stream, length, length, run, 0, 1)
 
     @numba.cfunc(types.void(types.int64), nopython=True, error_model="numpy", cache=_cache)
     def _region(job: int) -> None:
@@ -120,11 +122,11 @@ with cache.cached("walk") as _cache:
 
     @numba.njit(types.void(*_ints * 4, _ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 5), **_jit)
     def run_team(
-        parallel: int, thread_num: int, num_threads: int, region: int, kernel: int, table: Any, itemsize: int, lr: int,
+        parallel: int, thread_num: int, num_threads: int, region: int, kernel: int, table: Any, sizes: int, lr: int,
         m: int, d: float, wd: float, stream: int, total: int, former: int, run: int, blocks: int,
     ) -> None:
         """All blocks on the OpenMP team behind `parallel` (GOMP_parallel); the GIL is released."""
-        job = on_stack((kernel, table.ctypes.data, len(table) // 5, itemsize, lr, m, d, wd, stream, total, former, run,
+        job = on_stack((kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d, wd, stream, total, former, run,
                         thread_num, num_threads))
         call(parallel, (region, job, np.uint32(blocks), np.uint32(0)))
 

@@ -1,7 +1,7 @@
 """The compiled loops of the cpu engine for rule T, the optimizer's.
 
-The C function is of the same type as for the operator (kernels.py), with other meanings: `a` is the momentum buffer, `s` is
-not 0 on a tensor set's first momentum step, `lr` and `m` are the addresses of two float64, `d` is 1 - dampening.
+The C function is of the same type as for the operator (kernels.py), with other meanings: `a` is the momentum buffer,
+`s` is not 0 on a tensor set's first momentum step, `lr` and `m` are the addresses of two float64, `d` is 1 - dampening.
 """
 
 from __future__ import annotations

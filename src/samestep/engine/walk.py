@@ -72,7 +72,8 @@ with cache.cached("walk") as _cache:
             while start < end:
                 n = min(n, end - start)
                 at = start - begin
-                call(kernel, (p + at * p_size, g + at * g_size, a + at * a_size, s + at * s_size, n, lr, m, d, wd, stream))
+                call(kernel, (p + at * p_size, g + at * g_size, a + at * a_size, s + at * s_size, n, lr, m, d, wd,
+                              stream))
                 start += n
                 n = run
             row += 1

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch comes from the constraint, so that no other build of it is ever chosen.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint verify-full bench-op clean
+.PHONY: demo test lint verify-full bench-op bench-optim clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/samestep demo --out out/demo
@@ -22,9 +22,12 @@ lint: $(VENV)/dev.stamp
 verify-full: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -q -m exhaustive
 
-# The operator against its in-run limit; figures are ratios over fresh processes.
+# Speed; figures are ratios over fresh processes: the operator against its in-run limit, the optimizer against torch.
 bench-op: $(VENV)/dev.stamp
 	$(BIN)/python bench/op.py
+
+bench-optim: $(VENV)/dev.stamp
+	$(BIN)/python bench/optim.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -96,7 +96,8 @@ def test_the_gil_is_released(threads):
 
     def work():
         began.set()
-        samestep.sgd_(columns[0], columns[1], 0.1, columns[2], 0.9, columns[3])
+        for _ in range(20):  # long enough for the other thread to get a processor on a busy machine
+            samestep.sgd_(columns[0], columns[1], 0.1, columns[2], 0.9, columns[3])
         done.set()
 
     samestep.sgd_(columns[0], columns[1], 0.1, columns[2], 0.9, columns[3])  # compile first

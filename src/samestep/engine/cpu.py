@@ -15,7 +15,7 @@ from samestep.contract import DTYPES
 from samestep.engine import threads
 from samestep.engine.batch import Batch, Kernel
 
-_BLOCK_LEAST = 1 << 15  # elements; a smaller block is not worth waking a thread
+_BLOCK_LEAST = 1 << 16  # elements; a smaller block is not worth waking a thread
 _POOL_LEAST = 1 << 17  # the same where waking goes through Python
 _BLOCK_ALIGN = 1 << 10
 _RUN = 1 << 13  # elements whose stat is stored or left together

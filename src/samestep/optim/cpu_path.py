@@ -10,6 +10,7 @@ import functools
 import mmap
 import operator
 from collections.abc import Callable, Sequence
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +58,7 @@ def step(work: Sequence[Work]) -> None:
         rule = _rule(item)
         if not _run_flat(rule, item, columns, flags):
             _run_each(rule, columns, written, flags)
-        changed = [column for column, is_written in zip(columns, written, strict=True) if is_written]
-        _mark(changed[0] if len(changed) == 1 else [x for column in changed for x in column])
+        _mark(list(chain.from_iterable(compress(columns, written))))
 
 
 def _mark(tensors: list[torch.Tensor]) -> None:

@@ -8,6 +8,7 @@ were, only the addresses are read. Nothing here keeps a gradient alive that the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
@@ -36,7 +37,7 @@ class Seen:
         if work is not None and _is_plain(plan, work):
             columns = _columns(work, work.gradients)
             self._absent = [k for k, p in enumerate(params) if p.grad is None]
-            self._are_alike = guard([x for column in columns for x in column])
+            self._are_alike = guard(list(chain.from_iterable(columns)))
             self._addresses = list(map(_addresses, columns))
             self._memory: dict[str, Any] = {}
             self._work = work._replace(gradients=[], first=[False] * len(work.parameters))
@@ -56,7 +57,7 @@ class Seen:
                 return None
             gradients = [g for g in gradients if g is not None]
         columns = _columns(work, gradients)
-        if not _has_state(work, state) or not self._are_alike([x for column in columns for x in column]):
+        if not _has_state(work, state) or not self._are_alike(list(chain.from_iterable(columns))):
             return None
         addresses = list(map(_addresses, columns))
         for k, (now, before) in enumerate(zip(addresses, self._addresses, strict=True)):

@@ -177,3 +177,20 @@ def test_hyperparameters_stay_float32(dtype: torch.dtype) -> None:
     p.grad = torch.zeros_like(p)
     optimizer.step()
     assert torch.equal(buffer, torch.full((3,), 99.0).to(dtype))
+
+
+PAYLOADS = {torch.float32: [0x7FFFFFFF, -1, 0x7F800001, 0x7F80FFFF, 0x7FC00000], torch.float16: [0x7FFF, -1, 0x7C01]}
+
+
+@pytest.mark.parametrize("grad_dtype", PAYLOADS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_nan_of_a_wider_gradient_stays_nan_whatever_its_payload(dtype, grad_dtype, momentum):
+    integers = torch.int32 if grad_dtype is torch.float32 else torch.int16
+    patterns = torch.tensor(PAYLOADS[grad_dtype] * 20, dtype=integers)  # a vector body and a tail
+    parameter = torch.ones(len(patterns), dtype=dtype)
+    buffers = [None]
+    samestep.optim.sgd([parameter], [patterns.view(grad_dtype)], buffers, weight_decay=0, momentum=momentum, lr=0.1,
+                       dampening=0, nesterov=False, maximize=False)
+    assert parameter.isnan().all()
+    assert buffers[0] is None or buffers[0].isnan().all()

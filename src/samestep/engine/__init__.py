@@ -1,7 +1,7 @@
 """The engines by name. Each is a module with the same three functions.
 
-``unavailable()`` gives the reason why the engine cannot run here, or None; ``plan(total, itemsize, ...)`` the split of
-the work it wants (rule K2); ``run(batch)`` the update itself, in place. No engine ever stands in for another.
+``unavailable()`` gives the reason why the engine cannot run here, or None; ``plan(total, dtype)`` the split of the work
+it wants (rule K2); ``run(batch)`` the update itself, in place. No engine ever stands in for another.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _POOL_LEAST = 1 << 17  # the same where waking goes through Python
 _BLOCK_ALIGN = 1 << 10
 _RUN = 1 << 13  # elements whose stat is stored or left together
 SIZES = {**DTYPES, "float64": 8}  # rule T has one dtype more
-_CACHE_BYTES = 1 << 21  # per thread; beyond it stores past the cache pay
+_CACHE_BYTES = 1 << 21  # of all tensors; beyond it stores past the cache pay
 
 
 @functools.cache
@@ -57,7 +57,7 @@ def _sizes(kernel: Kernel) -> int:
 
 
 def run(batch: Batch) -> None:
-    """Update every tensor set of the batch in place (rules O5, O6)."""
+    """Update every tensor set of the batch in place (rules O5, O6, or rule T)."""
     walk = _walk()
     kernel, table, lr, m, d, wd, split = batch
     address, total = kernel_address(kernel), split.dim0

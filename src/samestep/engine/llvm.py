@@ -32,17 +32,21 @@ def _element(builder: Any, address: Any, index: Any, memory: Any) -> Any:
     return builder.gep(builder.inttoptr(address, memory.as_pointer()), [index])
 
 
-def _round_bfloat16(builder: Any, x: Any) -> Any:
+def _round_bfloat16(builder: Any, x: Any, *, any_nan: bool) -> Any:
     """The 32 bits of `x` rounded to nearest even at bit 16; the low half is then garbage.
 
-    Integer arithmetic, because LLVM's own truncation to bfloat becomes an instruction that flushes subnormals. NaN
-    needs no care of its own: what reaches a store comes out of an addition of widened bfloat16 values, so it is quiet
-    and its low half is zero (processors make the default NaN or hand on an operand's payload): adding half a unit
-    changes nothing above, and it is no tie.
+    Integer arithmetic, because LLVM's own truncation to bfloat becomes an instruction that flushes subnormals. Where
+    all operands are bfloat16, NaN needs no care: processors make the default NaN or hand on an operand's payload, so
+    the low half is zero, adding half a unit changes nothing above, and it is no tie. A NaN of a wider operand may have
+    any payload, which rounding could carry out of the NaNs (`any_nan`).
     """
-    up = builder.add(builder.bitcast(x, _I32), _I32(0x8000))  # ties away from zero ...
+    bits = builder.bitcast(x, _I32)
+    up = builder.add(bits, _I32(0x8000))  # ties away from zero ...
     tie = builder.icmp_unsigned("==", builder.and_(up, _I32(0xFFFF)), _I32(0))
-    return builder.select(tie, builder.and_(up, _I32(0xFFFEFFFF)), up)  # ... and then to even
+    rounded = builder.select(tie, builder.and_(up, _I32(0xFFFEFFFF)), up)  # ... and then to even
+    if not any_nan:
+        return rounded
+    return builder.select(builder.fcmp_unordered("uno", x, x), builder.or_(bits, _I32(0x00400000)), rounded)
 
 
 @intrinsic(prefer_literal=True)
@@ -84,7 +88,7 @@ def store(typingctx: Any, address: Any, index: Any, form: Any, value: Any) -> An
         if kind == FLOAT16:
             value = half.narrow(context, builder, value)
         elif kind == BFLOAT16:
-            value = builder.trunc(builder.lshr(_round_bfloat16(builder, value), _I32(16)), _I16)
+            value = builder.trunc(builder.lshr(_round_bfloat16(builder, value, any_nan=True), _I32(16)), _I16)
         builder.store(value, _element(builder, args[0], args[1], _MEMORY[kind]), align=1)
         return context.get_dummy_value()
 
@@ -93,11 +97,14 @@ def store(typingctx: Any, address: Any, index: Any, form: Any, value: Any) -> An
 
 @intrinsic
 def store_pair(typingctx: Any, address: Any, index: Any, even: Any, odd: Any) -> Any:
-    """store_pair(address, index, even, odd): two float32 rounded once to bfloat16, written as 32-bit word `index`."""
+    """store_pair(address, index, even, odd): two float32 rounded once to bfloat16, written as 32-bit word `index`.
+
+    They must come of bfloat16 operands alone.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        low = builder.lshr(_round_bfloat16(builder, args[2]), _I32(16))
-        high = builder.and_(_round_bfloat16(builder, args[3]), _I32(0xFFFF0000))
+        low = builder.lshr(_round_bfloat16(builder, args[2], any_nan=False), _I32(16))
+        high = builder.and_(_round_bfloat16(builder, args[3], any_nan=False), _I32(0xFFFF0000))
         builder.store(builder.or_(low, high), _element(builder, args[0], args[1], _I32), align=1)
         return context.get_dummy_value()
 

@@ -46,7 +46,8 @@ def test_help_and_version_load_nothing_heavy():
 
 
 def test_the_options_have_the_defaults_of_the_function():
-    command = main.commands["demo"]
+    from samestep.cli.demo import demo as command
+
     assert command.make_context("demo", []).params == demo.Options()._asdict()
 
 

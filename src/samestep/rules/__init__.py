@@ -1,0 +1,1 @@
+"""The rules of other frameworks, for explaining and recognising; no engine runs them."""

@@ -62,7 +62,8 @@ def ranks(words: Words, dtype: str) -> NDArray[np.int64]:
     """The patterns as integers in the order of their values: neighbours differ by 1, both zeros are 0."""
     sign = SIGN[dtype]
     magnitude = (words & WORDS[dtype](sign - 1)).astype(np.int64)
-    return np.where((words & WORDS[dtype](sign)) != 0, -magnitude, magnitude)
+    signed: NDArray[np.int64] = np.where((words & WORDS[dtype](sign)) != 0, -magnitude, magnitude)
+    return signed
 
 
 def ulps(expected: Words, got: Words, dtype: str) -> NDArray[np.float64]:

@@ -31,7 +31,8 @@ def _wide(words: Words, dtype: str) -> Wide:
 def _stored(values: Wide, dtype: str) -> Words:
     """Patterns of values rounded once to `dtype`."""
     narrow: Any = values.astype(np.float32) if dtype == "bfloat16" else values
-    return narrow.astype(TYPES[dtype]).view(WORDS[dtype])
+    stored: Words = narrow.astype(TYPES[dtype]).view(WORDS[dtype])
+    return stored
 
 
 def cann(
@@ -150,7 +151,8 @@ def _split(x: Wide) -> tuple[Wide, Wide]:
 
 def _moderate(x: Wide) -> NDArray[np.bool_]:
     magnitude = np.abs(x)
-    return (x == 0) | ((magnitude > 2.0**-200) & (magnitude < 2.0**200))
+    moderate: NDArray[np.bool_] = (x == 0) | ((magnitude > 2.0**-200) & (magnitude < 2.0**200))
+    return moderate
 
 
 def _exact_fma64(*numbers: Any) -> Any:

@@ -18,7 +18,7 @@ class Failure(NamedTuple):
     """
 
     tensor: str
-    index: int
+    position: int
     expected: int
     got: int
     dtype: str

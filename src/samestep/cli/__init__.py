@@ -15,6 +15,11 @@ import samestep
 # name of the command: its module in this package, which holds a click command of that name
 COMMANDS = {
     "demo": "demo",
+    "verify": "verify",
+    "fingerprint": "fingerprint",
+    "compare": "compare",
+    "cases": "cases",
+    "graph": "graph",
     "info": "info",
 }
 

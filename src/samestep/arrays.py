@@ -136,8 +136,11 @@ def _reader(kind: type, torch: Any) -> Callable[[Any], Row]:
         return _number
     if issubclass(kind, np.generic):
         return _numpy_scalar
-    if issubclass(kind, np.ndarray) or (torch is not None and issubclass(kind, torch.Tensor)):
-        return lambda x: _problem(f"a {kind.__module__}.{kind.__qualname__}, a subclass whose memory may mean more")
+    traced = torch is not None and issubclass(kind, torch.Tensor)
+    if traced or issubclass(kind, np.ndarray):
+        advice = " (in a graph, call samestep.torch_ops.sgd_)" if traced else ""
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return lambda x: _problem(f"a {name}, a subclass whose memory may mean more{advice}")
     if hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__"):
         return _dlpack
     return lambda x: _problem(f"an object of type {kind.__name__}")

@@ -6,11 +6,14 @@ memory that must not change are then plain integers.
 
 from __future__ import annotations
 
+import struct
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+
+from samestep.verify import oracle
 
 Words: TypeAlias = NDArray[Any]  # unsigned integers
 
@@ -33,14 +36,16 @@ def values_of(words: Words, dtype: str) -> NDArray[Any]:
 
 
 def word_of(value: float, dtype: str) -> int:
-    """The pattern of `value` rounded once to `dtype`, to nearest even."""
-    with np.errstate(all="ignore"):
-        return int(np.array([value], np.float64).astype(TYPES[dtype]).view(WORDS[dtype])[0])
+    """The pattern of `value` rounded once to `dtype`, to nearest even, whatever the floating-point environment is."""
+    # Not by NumPy: ml_dtypes rounds float64 to float32 first, and so twice.
+    word = struct.unpack("<Q", struct.pack("<d", value))[0]
+    return oracle.encode(oracle.decode(word, oracle.FLOAT64), oracle.FORMATS[dtype])
 
 
 def number_of(word: int, dtype: str) -> float:
     """The pattern `word` as a Python float, which holds every value of the four dtypes exactly."""
-    return float(np.array([word], WORDS[dtype]).view(TYPES[dtype]).astype(np.float64)[0])
+    with np.errstate(all="ignore"):  # a signalling NaN
+        return float(np.array([word], WORDS[dtype]).view(TYPES[dtype]).astype(np.float64)[0])
 
 
 def is_nan(words: Words, dtype: str) -> NDArray[np.bool_]:

@@ -43,9 +43,9 @@ def cann(
 
     Tensors are flat arrays of patterns of `dtype`, `learning_rate` and `momentum` one pattern each.
     """
-    lr, m = (_wide(np.array([word], WORDS[dtype]), dtype) for word in (learning_rate, momentum))
-    d, wd = (to_float32(np.array([float(number)])) for number in (dampening, weight_decay))
     with np.errstate(all="ignore"):
+        lr, m = (_wide(np.array([word], WORDS[dtype]), dtype) for word in (learning_rate, momentum))
+        d, wd = (to_float32(np.array([float(number)])) for number in (dampening, weight_decay))
         p, grad = _wide(parameters, dtype), _wide(gradient, dtype)
         if wd[0] != 0:
             grad = to_float32(grad + to_float32(p * wd))
@@ -82,9 +82,9 @@ def torch(
     double = dtype == "float64"
     rounded = np.array if double else to_float32
     fma = fma64 if double else fma32
-    wd, m, lr_, undampened = (rounded(np.array([float(number)]))
-                              for number in (weight_decay, momentum, lr, 1.0 - float(dampening)))
     with np.errstate(all="ignore"):
+        wd, m, lr_, undampened = (rounded(np.array([float(number)]))
+                                  for number in (weight_decay, momentum, lr, 1.0 - float(dampening)))
         p, g = (rounded(_wide(words, name)) for words, name in ((parameters, dtype), (gradient, grad_dtype or dtype)))
         if maximize:
             g = -g
@@ -130,9 +130,14 @@ def fma64(x: Wide, y: Wide, z: Wide) -> Wide:
     first, rest = _two_sum(z, low)
     total, other = _two_sum(high, first)
     result = total + _odd_sum(rest, other)
-    result = np.where(result == 0, x * y + z, result)
-    for i in np.flatnonzero(~(_moderate(x) & _moderate(y) & _moderate(z))):
-        result[i] = _exact_fma64(x[i], y[i], z[i])
+    plain = x * y + z
+    result = np.where(result == 0, plain, result)
+    product, addend = np.isfinite(x) & np.isfinite(y), np.isfinite(z)
+    # The exact product of two finite numbers is finite, also where the rounded one is not.
+    result = np.where(product, np.where(addend, result, z), plain)
+    places = np.flatnonzero(product & addend & ~(_moderate(x) & _moderate(y) & _moderate(z)))
+    words = [column.view(np.uint64)[places].tolist() for column in (x, y, z)]
+    result[places] = np.array([_exact_fma64(*three) for three in zip(*words, strict=True)], np.uint64).view(np.float64)
     return result
 
 
@@ -155,9 +160,6 @@ def _moderate(x: Wide) -> NDArray[np.bool_]:
     return moderate
 
 
-def _exact_fma64(*numbers: Any) -> Any:
-    x, y, z = (oracle.decode(int(np.float64(number).view(np.uint64)), oracle.FLOAT64) for number in numbers)
-    word = oracle.encode(oracle.exact_sum(oracle.exact_product(x, y), z), oracle.FLOAT64)
-    return np.uint64(word).view(np.float64)
-
-
+def _exact_fma64(*words: int) -> int:
+    x, y, z = (oracle.decode(word, oracle.FLOAT64) for word in words)
+    return oracle.encode(oracle.exact_sum(oracle.exact_product(x, y), z), oracle.FLOAT64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from samestep.verify.observation import Problem
+from samestep.verify.observation import Observation, Problem
 
 # Upper ends of the histogram's bins, in ULPs; the last bin is open, and holds "a NaN against a number" too.
 BINS = (0, 1, 2, 4, 16, 256, 65536)
@@ -13,8 +13,9 @@ BINS = (0, 1, 2, 4, 16, 256, 65536)
 class Failure(NamedTuple):
     """One element that breaks a rule: the first one of an item, and the smallest input that still shows it.
 
-    `expected` and `got` are patterns of `dtype`; `ulps` is their distance. `problem` is the shrunk input, None for a
-    refusal that did not come. `found` counts the differing elements of the item.
+    `expected` and `got` are patterns of `dtype`; `ulps` is their distance. `found` counts the differing elements of the
+    item. `problem` is the shrunk input, and the other fields are about its element; only the first failures of a rule
+    and dtype are shrunk, of the others it is None. `observed` is what the target made of it.
     """
 
     tensor: str
@@ -25,13 +26,14 @@ class Failure(NamedTuple):
     ulps: float
     found: int
     problem: Problem | None
+    observed: Observation | None = None
 
 
 class Check(NamedTuple):
     """One item of the suite: a named check of one rule on one set of tensors (or of one refusal).
 
     `family` says what kind of case it is, `rule` is the id of SEMANTICS it checks. `message` is empty when the item
-    passed. `elements` counts the judged elements of all written tensors.
+    passed. `elements` counts the judged elements of all written tensors; `ulps` is the largest distance among them.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Check(NamedTuple):
     elements: int = 0
     message: str = ""
     failure: Failure | None = None
+    ulps: float = 0.0
 
 
 class Results(NamedTuple):

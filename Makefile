@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 # torch comes from the constraint, so that no other build of it is ever chosen.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint verify-full bench-op bench-optim clean
+.PHONY: demo test lint verify-full test-gpu verify-gpu-code verify-ascend device bench-op bench-optim clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/samestep demo --out out/demo
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -20,7 +20,26 @@ lint: $(VENV)/dev.stamp
 
 # All bit patterns and the long samples; some minutes.
 verify-full: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -q -m exhaustive
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m exhaustive
+
+# The gpu engine in Triton's interpreter, without a GPU. Triton is large, so it gets an environment of its own, on top.
+test-gpu: $(VENV)/triton.stamp
+	$(VENV)/triton/bin/python -m pytest -q -n 2 tests/gpu
+
+# What Triton and ptxas make of the kernels for GPUs; no GPU is needed.
+verify-gpu-code: $(VENV)/triton.stamp
+	SAMESTEP_COMPILERS=required $(VENV)/triton/bin/python -m pytest -q -m "exhaustive or not exhaustive" \
+		tests/lowering/test_gpu_code.py
+
+# The kernels for Ascend 950: what its compilers make of them, and their bits, on the CPU. Installs Debian packages (root).
+verify-ascend: $(VENV)/triton.stamp
+	tests/lowering/install_ascend.sh $(VENV)/ascend $(BIN)/python
+	SAMESTEP_COMPILERS=required SAMESTEP_ASCEND_TOOLS=$(VENV)/ascend $(VENV)/triton/bin/python -m pytest -q \
+		tests/lowering tests/test_cli_lower.py --ignore tests/lowering/test_gpu_code.py
+
+# On a machine with an NVIDIA GPU, with the packages that are there: bits, then speed, in one go of some minutes.
+device:
+	PYTHONPATH=src $(PYTHON) bench/device.py --out out/device.json
 
 # Speed; figures are ratios over fresh processes: the operator against its in-run limit, the optimizer against torch.
 bench-op: $(VENV)/dev.stamp
@@ -40,6 +59,13 @@ $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(INSTALL) torch
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/demo.stamp
+
+$(VENV)/triton.stamp: $(VENV)/dev.stamp
+	$(PYTHON) -m venv $(VENV)/triton
+	echo "$(CURDIR)"/$(VENV)/lib/python3.*/site-packages > "$$(echo $(VENV)/triton/lib/python3.*/site-packages)/below.pth"
+	echo "$(CURDIR)/src" >> "$$(echo $(VENV)/triton/lib/python3.*/site-packages)/below.pth"
+	$(VENV)/triton/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0
+	touch $@
 
 clean:
 	rm -rf $(VENV) out

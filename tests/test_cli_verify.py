@@ -54,12 +54,12 @@ def test_an_engine_is_asked_for_refusals_too():
 
 @pytest.mark.parametrize(("function", "lines"), [
     ("nothing", ["learning_rate=1.0, momentum=0.0, dampening=0.0, weight_decay=0.0",
-                 "parameters          0x0000 (0)                0xbf80 (-1)               0x0000 (0)",
-                 "gradient            0x3f80 (1)                0x3f80 (1)                0x3f80 (1)"]),
+                 "parameters          0x0000 (0)                  0xbf80 (-1)                 0x0000 (0)",
+                 "gradient            0x3f80 (1)                  0x3f80 (1)                  0x3f80 (1)"]),
     ("undamped", ["learning_rate=1.0, momentum=0.0, dampening=1.0, weight_decay=0.0",
-                  "parameters          0x0000 (0)                0x0000 (0)                0xbf80 (-1)"]),
+                  "parameters          0x0000 (0)                  0x0000 (0)                  0xbf80 (-1)"]),
     ("forgetful", ["learning_rate=1.0, momentum=1.0, dampening=0.0, weight_decay=0.0",
-                   "accum               0x0000 (0)                0x3f80 (1)                0x0000 (0)"]),
+                   "accum               0x0000 (0)                  0x3f80 (1)                  0x0000 (0)"]),
 ])
 def test_what_todays_rules_let_pass_is_red(named, function, lines):
     result = run("--target", f"{FILE}:{function}", "--dtype", "bfloat16", "--seed", 3)

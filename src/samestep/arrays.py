@@ -82,8 +82,9 @@ def _rounded(value: float, dtype: str) -> Row:
 
 def _torch(x: Any) -> Row:
     dtype = _TORCH_DTYPES.get(x.dtype) or str(x.dtype).removeprefix("torch.")
-    if not x.is_cpu:
-        return (Unusual(device=str(x.device)), dtype, (), 0, 0, x)
+    device = None if x.is_cpu else x.device
+    if device is not None and device.type != "cuda":
+        return (Unusual(device=str(device)), dtype, (), 0, 0, x)
     if x.layout is not _strided() or x.is_nested:
         return _problem(f"a torch tensor of layout {'nested' if x.is_nested else x.layout}")
     if x.is_neg():
@@ -95,7 +96,8 @@ def _torch(x: Any) -> Row:
         return _problem("a torch tensor without memory of its own, or with less than its shape needs")
     if _forward_ad()._current_level >= 0 and _forward_ad().unpack_dual(x).tangent is not None:
         return _problem("a dual tensor of forward-mode differentiation, whose tangent would not follow")
-    return (None if whole else Unusual(contiguous=False), dtype, x.shape, address, size, x)
+    unusual = None if whole and device is None else Unusual(None, str(device or "cpu"), whole)
+    return (unusual, dtype, x.shape, address, size, x)
 
 
 @functools.cache
@@ -111,7 +113,8 @@ def _strided() -> Any:
 def _dlpack(x: Any) -> Row:
     found = dlpack.describe(x)
     writable = found.writable and type(x).__module__.partition(".")[0] not in _IMMUTABLE
-    unusual = Unusual(None, found.device, found.contiguous, writable)
+    device = found.device if found.device == "cpu" else f"{found.device}, by DLPack"  # for no engine
+    unusual = Unusual(None, device, found.contiguous, writable)
     size = math.prod(found.shape) * DTYPES.get(found.dtype, 0)
     return (unusual, found.dtype, found.shape, found.address, size, found)
 
@@ -178,6 +181,14 @@ def _place_numbers(rows: list[Row], counts: tuple[int, ...]) -> None:
     for place, row in enumerate(rows):
         if row[0] is _NUMBER:
             rows[place] = _rounded(row[5], dtype) if place in scalars else _problem(f"the number {row[5]!r}")
+
+
+def with_tensors(inputs: Inputs, tensors: dict[int, Any]) -> Inputs:
+    """The facts with those about the torch tensors given in the place of some rows."""
+    rows = list(zip(*inputs[2:], strict=True))
+    for place, tensor in tensors.items():
+        rows[place] = _torch(tensor)
+    return Inputs(inputs.batch, inputs.counts, *zip(*rows, strict=True))
 
 
 def mark_written(tensors: Iterable[Any]) -> None:

@@ -104,7 +104,7 @@ def check_engine(name: Any, reasons: dict[str, str | None]) -> None:
     """Refuse an engine that does not exist, or is unavailable for the reason given in `reasons`."""
     usable = [known for known, reason in reasons.items() if reason is None]
     if not isinstance(name, str) or name not in reasons:
-        refuse("engine_unavailable", "engine", _value(name), f"None (cpu) or one of {usable}")
+        refuse("engine_unavailable", "engine", _value(name), f"None or one of {usable}")
     if reasons[name] is not None:
         refuse("engine_unavailable", "engine", f"{name!r}, which is unavailable here: {reasons[name]}", f"{usable}")
 
@@ -116,11 +116,14 @@ def check_sequence(name: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def check_inputs(inputs: Inputs) -> None:
-    """Rules O1, O2, O3, O12 in the order of rule O12, up to the scalars' shapes."""
+def check_inputs(inputs: Inputs, device: str = "cpu", reason: str = "") -> None:
+    """Rules O1, O2, O3, O12 in the order of rule O12, up to the scalars' shapes.
+
+    All tensors have to lie on `device`; `reason` says why no other would do.
+    """
     unusual = [(row, facts) for row, facts in enumerate(inputs.unusual) if facts] if any(inputs.unusual) else ()
-    if unusual:
-        _check_kinds(inputs, unusual)
+    if unusual or device != "cpu":
+        _check_kinds(inputs, unusual, device, reason)
     n = inputs.counts[0]
     for k in (1, 3, 5):
         if inputs.counts[k] != n:
@@ -137,15 +140,16 @@ def check_inputs(inputs: Inputs) -> None:
         _check_single(inputs.shapes)
 
 
-def _check_kinds(inputs: Inputs, unusual: Sequence[tuple[int, Unusual]]) -> None:
+def _check_kinds(inputs: Inputs, unusual: Sequence[tuple[int, Unusual]], device: str, reason: str) -> None:
     for row, facts in unusual:
         if facts.problem:
-            kinds = "a NumPy array, a torch CPU tensor or a CPU object with DLPack"
+            kinds = "a NumPy array, a torch tensor or a CPU object with DLPack"
             kinds += ", or a Python number" if inputs.name(row) in SCALARS else ""
             refuse("wrong_type", inputs.name(row), facts.problem, kinds)
-    for row, facts in unusual:
-        if facts.device != "cpu":
-            refuse("unsupported_device", inputs.name(row), f"a tensor on device {facts.device!r}", "one on 'cpu'")
+    for row, found in enumerate(facts.device if facts else "cpu" for facts in inputs.unusual):
+        if found != device:
+            refuse("unsupported_device", inputs.name(row), f"a tensor on device {found!r}",
+                   f"one on {device!r}{reason}")
 
 
 @functools.lru_cache(maxsize=256)

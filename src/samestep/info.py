@@ -34,7 +34,10 @@ class Cleared(NamedTuple):
 
 
 def facts() -> dict[str, Any]:
-    """Return everything `samestep info` shows, as values that JSON can hold. torch is not imported for it."""
+    """Return everything `samestep info` shows, as values that JSON can hold.
+
+    torch is imported only where Triton is installed.
+    """
     return {
         "versions": {"samestep": __version__, "Python": platform.python_version(),
                      **{name: _version(package) for name, package in _PACKAGES.items()}, "system": platform.platform()},

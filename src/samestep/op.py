@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from samestep import arrays, contract, tiling
-from samestep.engine import DEFAULT, ENGINES, engines
+from samestep.engine import DEFAULT, ENGINES, engines, gpu
 from samestep.engine.batch import Batch, Kernel, table_of
 
 
@@ -32,21 +32,23 @@ def sgd_(
     Arguments:
         parameters, gradient, accum, stat: tensors of one shape, rank 1 to 8, not empty, C-contiguous, of one dtype:
             float32, float16 or bfloat16. NumPy arrays (bfloat16 from ml_dtypes), torch CPU tensors, or CPU objects
-            with DLPack, also mixed. The first, accum and stat are written and share memory with nothing else.
+            with DLPack, also mixed; or torch tensors on one CUDA device, and then learning_rate and momentum are such
+            tensors or numbers. The first, accum and stat are written and share memory with nothing else.
         learning_rate, momentum: one-element tensors of the same dtype, any rank; or Python numbers (and NumPy's
             float64, which is one), rounded to that dtype, to nearest even (in bfloat16, 0.9 is 0.8984375). A NumPy
             scalar of another type is a tensor of its own dtype.
         dampening, weight_decay: numbers, rounded to float32 before anything else; weight_decay >= 0.
         nesterov: look ahead along accum; excludes dampening.
         order: ``"spec"`` or ``"ascend950"``, the evaluation order; the two differ in rounding only.
-        engine: None for ``"cpu"``, or a name from `samestep.engines()`.
+        engine: a name from `samestep.engines()`; None for ``"gpu"`` where parameters are on a CUDA device, else
+            ``"cpu"``. On a CUDA device the update is put on that device's current stream, and momentum is read there.
 
     Raises `ContractError` with a code of rule O12; nothing has been written then (rule O11). torch tensors may require
     gradients; the version counter of each written one goes up, so autograd notices the change.
     """
     tensors = (parameters, gradient, learning_rate, accum, momentum, stat)
     module = _engine(order, engine)
-    _update(module, tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order)
+    _update(module, engine, tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order)
     return parameters
 
 
@@ -67,17 +69,20 @@ def sgd_batch_(
                      (parameters, gradient, accum, stat))
     tensors = (*p, *g, learning_rate, *a, momentum, *s)
     counts = (len(p), len(g), 1, len(a), 1, len(s))
-    _update(module, tensors, counts, True, dampening, weight_decay, nesterov, order)
+    _update(module, engine, tensors, counts, True, dampening, weight_decay, nesterov, order)
     return parameters
 
 
 def _update(
-    module: Any, tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any, weight_decay: Any,
-    nesterov: Any, order: str,
+    module: Any, engine: Any, tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any,
+    weight_decay: Any, nesterov: Any, order: str,
 ) -> None:
     """One step for all `tensors` on the engine `module`: `counts[k]` of them for each input in turn."""
     inputs = arrays.read(tensors, counts, batch=batch)
-    contract.check_inputs(inputs)
+    device, reason = "cpu", ""
+    if module is gpu or (counts[0] and inputs.unusual[0] is not None):
+        module, device, reason, inputs = _place(module, engine, tensors, inputs)
+    contract.check_inputs(inputs, device, reason)
     attributes = contract.check_attributes(dampening, weight_decay, nesterov)
     contract.check_memory(inputs)
     n = counts[0]
@@ -93,9 +98,32 @@ def _update(
             table = table_of(at[:n], at[n:2 * n], at[2 * n + 1:3 * n + 1], at[3 * n + 2:], lengths)
         split = module.plan(total, dtype)
         kernel = _kernel(order, dtype, split.sch_mode, attributes)
-        module.run(Batch(kernel, table, at[2 * n], at[3 * n + 1], attributes[0], attributes[1], split))
+        module.run(Batch(kernel, table, at[2 * n], at[3 * n + 1], attributes[0], attributes[1], split, device))
         if "torch" in sys.modules:
             arrays.mark_written((*tensors[:n], *tensors[2 * n + 1:3 * n + 1], *tensors[3 * n + 2:]))
+
+
+def _place(module: Any, engine: Any, tensors: Sequence[Any], inputs: contract.Inputs) -> tuple[Any, str, str, Any]:
+    """The engine for the memory that parameters are in, the device where all tensors must be, and why no other.
+
+    The inputs come back with numbers in that device's memory.
+    """
+    first = inputs.unusual[0]  # of parameters, or of learning_rate where there are none
+    device = first.device.partition(",")[0] if first else "cpu"
+    if not inputs.counts[0]:
+        return module, device, "", inputs
+    if engine is None and device.startswith("cuda"):
+        missing = gpu.unavailable()
+        if missing is not None:
+            return module, "cpu", f"; the engine for {device!r}, 'gpu', is unavailable here: {missing}", inputs
+        module = gpu
+    kind = module.device_type()
+    if kind == "cpu" or not device.startswith(kind):
+        return module, kind, "", inputs
+    scalars = (inputs.counts[0] + inputs.counts[1], len(inputs.dtypes) - inputs.counts[5] - 1)
+    made = {row: gpu.scalar(int(inputs.owners[row][0]), inputs.dtypes[row], device)
+            for row in scalars if isinstance(tensors[row], (int, float)) and inputs.unusual[row] is None}
+    return module, device, "", arrays.with_tensors(inputs, made) if made else inputs
 
 
 def _engine(order: Any, engine: Any) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from samestep import contract, op
 from samestep.contract import DTYPES, INPUTS, SCALARS, UNKNOWN_DIM, Inputs, Unusual
+from samestep.engine import gpu
 from samestep.optim import hyperparameters, plan, run
 from samestep.rounding import round_number
 
@@ -40,8 +41,9 @@ def sgd_(
 ) -> Tensor:
     """`samestep.sgd_` for torch tensors as one node of a graph; return `parameters` (rules O, S).
 
-    Arguments as of `samestep.sgd_`: the same rules, bits and refusals, by the cpu engine. Numbers are rounded as there,
-    also if they are symbols of the graph. There is no derivative; `parameters` may be a leaf that requires gradients.
+    Arguments as of `samestep.sgd_`: the same rules, bits and refusals, by the engine for the tensors' device. Numbers
+    are rounded as there, also if they are symbols of the graph. There is no derivative; `parameters` may be a leaf that
+    requires gradients.
 
     Raises `ContractError`: while a graph is traced for all that is known then (dtypes, devices, strides, lengths,
     attributes, shared memory), where two lengths have to be equal makes them one symbol of the graph, and leaves the
@@ -71,7 +73,8 @@ def _sgd_in_a_graph(
     """What `torch.compile` traces for `samestep.sgd_`; another engine, and other arrays, are left to the eager call."""
     settings: dict[str, Any] = {"dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
                                 "order": order}
-    if engine not in (None, "cpu") or not all(isinstance(x, Tensor) for x in (parameters, gradient, accum, stat)):
+    own = "gpu" if getattr(parameters, "is_cuda", False) else "cpu"
+    if engine not in (None, own) or not all(isinstance(x, Tensor) for x in (parameters, gradient, accum, stat)):
         return _eagerly(parameters, gradient, learning_rate, accum, momentum, stat, engine=engine, **settings)
     return sgd_(parameters, gradient, learning_rate, accum, momentum, stat, **settings)
 
@@ -94,7 +97,8 @@ def _infer(*tensors: Tensor, order: str = "spec", dampening: float = 0.0, weight
     """Rules O and S over tensors without data, for the lengths of the example that the graph is traced with."""
     contract.check_order(order)
     inputs = _facts(tensors)
-    contract.check_inputs(inputs)
+    on_gpu = tensors[0].is_cuda and gpu.unavailable() is None
+    contract.check_inputs(inputs, str(tensors[0].device) if on_gpu else "cpu")
     for k in (1, 3, 5):
         for one, other in zip(tensors[0].shape, tensors[k].shape, strict=True):
             if all(not isinstance(dim, torch.SymInt) or dim.node.has_hint() for dim in (one, other)):

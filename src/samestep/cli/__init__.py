@@ -20,6 +20,7 @@ COMMANDS = {
     "compare": "compare",
     "cases": "cases",
     "graph": "graph",
+    "lower": "lower",
     "info": "info",
 }
 

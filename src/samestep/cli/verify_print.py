@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from samestep.verify.titles import TITLES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,10 +19,6 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # failures in full
 ELEMENTS = 4  # of an input
-TITLES = {
-    "O1": "dtypes", "O2": "shapes", "O3": "layout", "O4": "attributes", "O5": "arithmetic", "O6": "write-back",
-    "O7": "IEEE 754", "O8": "determinism", "O10": "aliasing", "O12": "errors", "T": "rule torch",
-}
 
 
 def print_results(results: Results, asked: bool) -> None:
@@ -117,7 +115,7 @@ def _print_smallest(failure: Failure, order: str) -> None:
         outcome = judge(failure.observed, order)
         judged = {found.tensor: found for found in outcome} if isinstance(outcome, list) else {}
         start = max(0, min(failure.position - ELEMENTS // 2, n - ELEMENTS))
-        click.echo(f"    {'':<20}{'in':<26}{'expected':<26}got")
+        click.echo(f"    {'':<20}{'in':<28}{'expected':<28}got")
         state = "accum" if problem.rule == "cann" else "momentum_buffer"
         given = {"parameters": problem.parameters, "gradient": problem.gradient, state: problem.accum,
                  "stat": problem.stat}
@@ -138,12 +136,12 @@ def _print_element(title: str, words: Words | None, found: Found | None, place: 
 
     if words is None and found is None:
         return
-    line = f"    {title:<20}{shown(words):<26}"
+    line = f"    {title:<20}{shown(words):<28}"
     if found is None:
         click.echo(line.rstrip())
     else:
         wrong = found.wrong is not None and bool(found.wrong[place])
-        click.echo(f"{line}{shown(found.expected):<26}{click.style(shown(found.got), fg='red' if wrong else 'green')}")
+        click.echo(f"{line}{shown(found.expected):<28}{click.style(shown(found.got), fg='red' if wrong else 'green')}")
 
 
 def _settings(problem: Problem) -> str:

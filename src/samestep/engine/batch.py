@@ -34,7 +34,8 @@ class Batch(NamedTuple):
     ``table`` has a row per tensor set: the addresses (bytes, C-contiguous, any alignment) of parameters, gradient,
     accum and stat, and the number of elements up to and including this set. ``learning_rate`` and ``momentum`` are
     addresses of one element of the kernel's dtype, read when the kernel runs; ``dampening`` and ``weight_decay`` are
-    float32 values, NaN the plain one. ``split`` divides the elements of all sets, one after another.
+    float32 values, NaN the plain one. ``split`` divides the elements of all sets, one after another. ``device`` is the
+    torch device that all addresses belong to, as a string.
     """
 
     kernel: Kernel
@@ -44,6 +45,7 @@ class Batch(NamedTuple):
     dampening: float
     weight_decay: float
     split: Split
+    device: str = "cpu"
 
 
 def table_of(*columns: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:

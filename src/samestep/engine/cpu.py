@@ -30,6 +30,11 @@ def unavailable() -> str | None:
     return f"{' and '.join(missing)} not installed (pip install numba platformdirs)" if missing else None
 
 
+def device_type() -> str:
+    """Memory of the host."""
+    return "cpu"
+
+
 def plan(total: int, dtype: str) -> tiling.Split:
     """Blocks for the threads there are, runs short enough for a cache."""
     if total < 2 * _BLOCK_LEAST:
@@ -59,7 +64,7 @@ def _sizes(kernel: Kernel) -> int:
 def run(batch: Batch) -> None:
     """Update every tensor set of the batch in place (rules O5, O6, or rule T)."""
     walk = _walk()
-    kernel, table, lr, m, d, wd, split = batch
+    kernel, table, lr, m, d, wd, split, _ = batch
     address, total = kernel_address(kernel), split.dim0
     size, stream = _sizes(kernel), int(streams(total, kernel.dtype))
     if split.block_num == len(table) == 1:

@@ -20,6 +20,11 @@ def unavailable() -> str | None:
     return None
 
 
+def device_type() -> str:
+    """Memory of the host."""
+    return "cpu"
+
+
 def plan(total: int, dtype: str) -> tiling.Split:
     """One block, in runs."""
     return tiling.split(total, 1, block_least=total, block_align=1, ub_former=_RUN)

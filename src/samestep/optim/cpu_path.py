@@ -1,4 +1,6 @@
-"""The update on the CPU: one engine call for all tensors of a group that share their dtypes.
+"""The update by an engine, the cpu engine's: one call for all tensors of a group that share their dtypes.
+
+gpu_path.py has the same walk with another engine in the rule.
 
 What can be refused has been refused before; nothing here looks at values. Gradients are only read.
 """
@@ -34,7 +36,7 @@ _MADV_HUGEPAGE = 14
 
 
 class Rule(NamedTuple):
-    """What a group of tensor sets shares: how to make its kernel, and the scalars as the kernel reads them."""
+    """What a group of tensor sets shares: how to make its kernel, the scalars as the kernel reads them, the engine."""
 
     kernel: Callable[[tuple[str, ...], int], Kernel]
     scalars: Any  # keeps the memory of the two addresses alive
@@ -42,10 +44,16 @@ class Rule(NamedTuple):
     momentum: int
     dampening: float
     weight_decay: float
+    run: Callable[[Any, tuple[str, ...], Any], None]  # of a rule, dtypes and a table
 
 
 def step(work: Sequence[Work]) -> None:
     """Do all of `work`, in place (rule T, or rules O in dialect cann), and raise the written version counters."""
+    step_by(work, _rule)
+
+
+def step_by(work: Sequence[Work], rule_of: Callable[[Work], Rule]) -> None:
+    """The same by the engine of the rules."""
     for item in work:
         if not item.parameters:
             continue
@@ -53,9 +61,9 @@ def step(work: Sequence[Work]) -> None:
         flags = item.first if item.dialect == "torch" else None
         if True in item.first and item.buffers[0] is not None:
             for buffer, first in zip(columns[2], item.first, strict=True):
-                if first:
+                if first and buffer.is_cpu:
                     _on_huge_pages(buffer)
-        rule = _rule(item)
+        rule = rule_of(item)
         if not _run_flat(rule, item, columns, flags):
             _run_each(rule, columns, written, flags)
         _mark(list(chain.from_iterable(compress(columns, written))))
@@ -84,11 +92,14 @@ def _columns(item: Work) -> tuple[list[list[torch.Tensor]], list[bool]]:
 
 
 def _rule(item: Work) -> Rule:
-    if item.dialect == "cann":
-        return _cann(item)
-    given = (item.lr, item.momentum, item.dampening, item.weight_decay, bool(item.nesterov), bool(item.maximize))
+    return _cann(item) if item.dialect == "cann" else torch_rule(item, float(item.lr))
+
+
+def torch_rule(item: Work, lr: float) -> Rule:
+    """Rule T with the hyperparameters of `item`, but for `lr`."""
+    given = (lr, item.momentum, item.dampening, item.weight_decay, bool(item.nesterov), bool(item.maximize))
     # A zero is not looked up: 0.0 and -0.0 are equal as keys, but not as factors.
-    return _torch(*given) if item.lr else _torch.__wrapped__(*given)
+    return _torch(*given) if lr else _torch.__wrapped__(*given)
 
 
 @functools.lru_cache(maxsize=256)
@@ -102,20 +113,31 @@ def _torch(lr: float, m: float, dampening: float, weight_decay: float, nesterov:
         return Kernel("", dtypes[0], key, "torch", dtypes[1], dtypes[-1] if momentum else dtypes[0], momentum, maximize)
 
     at = scalars.ctypes.data
-    return Rule(kernel, scalars, at, at + 8, 1 - dampening, weight_decay)
+    return Rule(kernel, scalars, at, at + 8, 1 - dampening, weight_decay, _run)
 
 
 def _cann(item: Work) -> Rule:
+    dtype, bits = cann_scalars(item)
+    scalars = np.array(bits, np.uint32 if cpu.SIZES[dtype] == 4 else np.uint16)
+    at = scalars.ctypes.data
+    return cann_rule(item, scalars, at, at + scalars.itemsize, _run)
+
+
+def cann_scalars(item: Work) -> tuple[str, list[int]]:
+    """The dtype of `item`, and the patterns of learning rate and momentum in it."""
+    dtype = _NAMES[item.parameters[0].dtype]
+    return dtype, [round_number(value, dtype)[1] for value in (item.lr, item.momentum)]
+
+
+def cann_rule(item: Work, scalars: Any, learning_rate: int, momentum: int, run: Callable[..., None]) -> Rule:
+    """Rule O with the attributes of `item` and scalars at two addresses."""
     attributes: Attributes = check_attributes(item.dampening, item.weight_decay, bool(item.nesterov))
     dtype = _NAMES[item.parameters[0].dtype]
-    bits = [round_number(value, dtype)[1] for value in (item.lr, item.momentum)]
-    scalars = np.array(bits, np.uint32 if cpu.SIZES[dtype] == 4 else np.uint16)
 
     def kernel(dtypes: tuple[str, ...], sch_mode: int) -> Kernel:
         return Kernel(item.order, dtype, tiling.select(sch_mode, attributes))
 
-    at = scalars.ctypes.data
-    return Rule(kernel, scalars, at, at + scalars.itemsize, attributes.dampening, attributes.weight_decay)
+    return Rule(kernel, scalars, learning_rate, momentum, attributes.dampening, attributes.weight_decay, run)
 
 
 def _run_flat(rule: Rule, item: Work, columns: list[list[torch.Tensor]], flags: list[bool] | None) -> bool:
@@ -134,7 +156,7 @@ def _run_flat(rule: Rule, item: Work, columns: list[list[torch.Tensor]], flags: 
         table[:, 1] = item.addresses[1]  # all else is as it was
     if flags is not None:
         table[:, 3] = flags if True in flags else 0
-    _run(rule, dtypes, table)
+    rule.run(rule, dtypes, table)
     return True
 
 
@@ -153,7 +175,7 @@ def _run_one(rule: Rule, item: Work, columns: list[list[torch.Tensor]], first: l
         dtypes, row = tuple([_NAMES[x.dtype] for x in tensors]), _row(tensors, first)
         if item.memory is not None:
             item.memory["one"] = dtypes, row
-    _run(rule, dtypes, (row,))
+    rule.run(rule, dtypes, (row,))
     return True
 
 
@@ -187,14 +209,14 @@ def _run_each(
             rows.setdefault(dtypes, []).append(_row(tensors, first))
             continue
         for piece in layout.pieces([x.detach() for x in tensors], written):
-            _run(rule, dtypes, [_row(piece.parts, first)])
+            rule.run(rule, dtypes, [_row(piece.parts, first)])
             for part, home in zip(piece.parts, piece.homes, strict=True):
                 if home is not None:
                     home.copy_(part)
     for dtypes, of_these in rows.items():
         table = np.array(of_these, np.int64)
         np.cumsum(table[:, 4], out=table[:, 4])
-        _run(rule, dtypes, table)
+        rule.run(rule, dtypes, table)
 
 
 def _row(tensors: Sequence[torch.Tensor], first: list[int]) -> list[int]:

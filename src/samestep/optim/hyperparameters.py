@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from samestep.contract import check_attributes, check_order
+from samestep.engine import gpu
 
 DIALECTS = ("torch", "cann")
 
 
 class Settings(NamedTuple):
-    """The hyperparameters of one group for one step, as Python numbers."""
+    """The hyperparameters of one group for one step, as Python numbers; `lr` may be a tensor on a CUDA device."""
 
-    lr: float
+    lr: Any
     momentum: float
     dampening: float
     weight_decay: float
@@ -90,13 +91,24 @@ def check_flags(group: Mapping[str, Any]) -> None:
 
 
 def settings(group: Mapping[str, Any]) -> Settings:
-    """The numbers of a group for the step at hand; tensors are read. Only NaN is refused: schedules may do the rest."""
-    lr, momentum, dampening, weight_decay = _number(group["lr"]), _number(group["momentum"]), _number(
-        group["dampening"]), _number(group["weight_decay"])
-    if isnan(lr + momentum + dampening + weight_decay):
+    """The numbers of a group for the step at hand. Only NaN is refused: schedules may do the rest.
+
+    Tensors are read, but for a learning rate that an engine reads on its device, where nobody looks for NaN.
+    """
+    momentum, dampening, weight_decay = _number(group["momentum"]), _number(group["dampening"]), _number(
+        group["weight_decay"])
+    lr = group["lr"]
+    if type(lr) is not float:
+        lr = lr.detach() if _stays_on_device(lr, group) else _number(lr)
+    if isnan((lr if type(lr) is float else 0.0) + momentum + dampening + weight_decay):
         _check_nan(lr, momentum, dampening, weight_decay)
     return Settings(lr, momentum, dampening, weight_decay, bool(group["nesterov"]), bool(group["maximize"]),
                     group.get("dialect", "torch"), group.get("order", "spec"))
+
+
+def _stays_on_device(lr: Any, group: Mapping[str, Any]) -> bool:
+    return (isinstance(lr, Tensor) and lr.is_cuda and group.get("dialect", "torch") == "torch"
+            and gpu.unavailable() is None)
 
 
 def _number(value: Any) -> float:

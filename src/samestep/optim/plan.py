@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from samestep.contract import DTYPES, refuse
+from samestep.engine import gpu
 from samestep.optim import sharded, sparse
 from samestep.optim.hyperparameters import Settings
 from samestep.optim.work import Work
@@ -100,7 +101,7 @@ def _follow(state: Tensor, p: Tensor, was: torch.dtype | None, name: Name, index
 
 
 def works(plan: Plan, gradients: Sequence[Tensor]) -> tuple[list[Work], list[Work], list[sparse.Rows]]:
-    """The plan as work for the CPU engine and for torch's operations; and rows to be put back afterwards."""
+    """The plan as work for the engines and for torch's operations; and rows to be put back afterwards."""
     found: dict[Any, Work] = {}
     scattered = []
     cann = plan.settings.dialect == "cann"
@@ -114,9 +115,10 @@ def works(plan: Plan, gradients: Sequence[Tensor]) -> tuple[list[Work], list[Wor
             scattered.append(sparse.rows(p, g))
             p, g = scattered[-1].rows, scattered[-1].gradient
         if p.numel():
-            key = (_has_engine(p), p.device, p.dtype if cann else None)
-            _append(found.setdefault(key, empty(plan)), p, gradient_of(plan, g), b, s, first)
-    return [w for key, w in found.items() if key[0]], [w for key, w in found.items() if not key[0]], scattered
+            engine = engine_of(p)
+            key = (engine, p.device, p.dtype if cann else None)
+            _append(found.setdefault(key, empty(plan, engine)), p, gradient_of(plan, g), b, s, first)
+    return [w for w in found.values() if w.engine], [w for w in found.values() if not w.engine], scattered
 
 
 def gradient_of(plan: Plan, gradient: Tensor) -> Tensor:
@@ -125,15 +127,21 @@ def gradient_of(plan: Plan, gradient: Tensor) -> Tensor:
     return -dense if plan.settings.maximize and plan.settings.dialect == "cann" else dense
 
 
-def _has_engine(p: Tensor) -> bool:
-    return p.device.type == "cpu" and type(p) in sharded.PLAIN and not p.is_conj() and not p.is_neg()
+def engine_of(p: Tensor) -> str:
+    """The engine that updates `p`, or nothing where torch's operations have to."""
+    if type(p) not in sharded.PLAIN or p.is_conj() or p.is_neg():
+        return ""
+    if p.is_cpu:
+        return "cpu"
+    return "gpu" if p.is_cuda and gpu.unavailable() is None else ""
 
 
-def empty(plan: Plan) -> Work:
-    """Work without tensors, with the hyperparameters of the plan."""
+def empty(plan: Plan, engine: str = "") -> Work:
+    """Work for `engine` without tensors, with the hyperparameters of the plan."""
     s = plan.settings
     return Work([], [], [], [], s.lr, s.momentum, s.dampening, s.weight_decay, s.nesterov,
-                s.maximize and s.dialect == "torch", None if plan.stats is None else [], s.dialect, s.order)
+                s.maximize and s.dialect == "torch", None if plan.stats is None else [], s.dialect, s.order,
+                engine=engine)
 
 
 def _append(item: Work, p: Tensor, g: Tensor, b: Tensor | None, s: Tensor | None, first: bool) -> None:

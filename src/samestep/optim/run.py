@@ -6,20 +6,32 @@ from collections.abc import Sequence
 
 import torch
 
-from samestep.optim import amp, cpu_path, overlap, plan, sharded, torch_path
+from samestep.optim import amp, cpu_path, gpu_path, overlap, plan, sharded, torch_path
 from samestep.optim.plan import Plan
 from samestep.optim.work import Work
 
 
-def run(plans: Sequence[Plan], grad_scale: torch.Tensor | None = None, known: Sequence[Work] = ()) -> list[Work | None]:
-    """Update everything in place: `plans`, and `known` work of the CPU engine.
+def step(work: Sequence[Work], found_inf: torch.Tensor | None = None) -> None:
+    """Do the work of the engines, in place; on CUDA devices nothing if `found_inf` is not 0 there."""
+    on_cpu = [item for item in work if item.engine == "cpu"]
+    if len(on_cpu) < len(work):
+        gpu_path.step([item for item in work if item.engine == "gpu"], found_inf)
+    cpu_path.step(on_cpu)
 
+
+def run(
+    plans: Sequence[Plan], grad_scale: torch.Tensor | None = None, known: Sequence[Work] = (),
+    found_inf: torch.Tensor | None = None,
+) -> list[Work | None]:
+    """Update everything in place: `plans`, and `known` work of the engines.
+
+    With `found_inf`, on a CUDA device, there are no plans, and nothing is written if it is not 0 there.
     State that the plans made is written; to store it is the caller's. Returns for each plan its work, if that is one
     call of the engine.
     """
     done: amp.Done = {}
     if grad_scale is not None:
-        known = [w._replace(gradients=amp.unscale(w.parameters, w.gradients, grad_scale, done), memory=None,
+        known = [w._replace(gradients=amp.unscale(w.parameters, w.gradients, grad_scale, done, found_inf), memory=None,
                             addresses=None) for w in known]
     work, others, rows, whole = list(known), [], [], []
     for item in plans:
@@ -32,7 +44,7 @@ def run(plans: Sequence[Plan], grad_scale: torch.Tensor | None = None, known: Se
         others += for_torch
         rows += scattered
         whole.append(in_turn[0] if len(in_turn) == 1 and not for_torch and not scattered else None)
-    cpu_path.step(work)
+    step(work, found_inf)
     torch_path.step(others)
     for part in rows:
         part.put_back()

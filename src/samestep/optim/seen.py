@@ -66,7 +66,8 @@ class Seen:
         self._addresses = addresses
         lr, momentum, dampening, weight_decay, nesterov, maximize, _, _ = settings
         return Work(work.parameters, gradients, work.buffers, work.first, lr, momentum, dampening, weight_decay,
-                    nesterov, maximize, work.stats, work.dialect, work.order, self._memory, addresses)
+                    nesterov, maximize, work.stats, work.dialect, work.order, self._memory, addresses,
+                    work.engine)
 
 
 def guard(tensors: Sequence[Tensor]) -> Callable[[Sequence[Any]], bool]:

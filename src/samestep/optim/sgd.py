@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as optimizer_module
 
-from samestep.optim import amp, checkpoint, cpu_path, differentiable, hyperparameters, plan, run
+from samestep.optim import amp, checkpoint, differentiable, hyperparameters, plan, run
 from samestep.optim.hyperparameters import Settings
 from samestep.optim.plan import Plan
 from samestep.optim.seen import Seen
@@ -139,8 +139,11 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
         return loss
 
     def _step(self) -> None:
-        if amp.is_skipped(getattr(self, "found_inf", None)):
-            return
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and not found_inf.is_cuda:
+            if amp.is_skipped(found_inf):
+                return
+            found_inf = None
         grad_scale = getattr(self, "grad_scale", None)
         known: dict[int, Work] = {}
         settings = []
@@ -150,19 +153,26 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
             work = seen.again(settings[index], group["params"], self.state) if seen is not None else None
             if work is not None:
                 known[index] = work
-        if len(known) == len(settings) and grad_scale is None:
-            cpu_path.step(list(known.values()))  # no tensor operation: autograd need not be told to look away
+        all_known = len(known) == len(settings)
+        if found_inf is not None and not (all_known and amp.can_skip_on_device(list(known.values()))):
+            if amp.is_skipped(found_inf):
+                return
+            found_inf = None
+        if all_known and grad_scale is None:
+            run.step(list(known.values()), found_inf)  # no tensor operation: autograd need not be told to look away
             return
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            self._update(settings, known, grad_scale)
+            self._update(settings, known, grad_scale, found_inf)
 
-    def _update(self, settings: Sequence[Settings], known: dict[int, Work], grad_scale: Tensor | None) -> None:
+    def _update(
+        self, settings: Sequence[Settings], known: dict[int, Work], grad_scale: Tensor | None, found_inf: Tensor | None,
+    ) -> None:
         plans = {index: self._plan(index, group, settings[index])
                  for index, group in enumerate(self.param_groups) if index not in known}
         if self.defaults["differentiable"]:
             self._update_differentiably(plans, grad_scale)
             return
-        works = run.run(list(plans.values()), grad_scale, list(known.values()))
+        works = run.run(list(plans.values()), grad_scale, list(known.values()), found_inf)
         for (index, item), work in zip(plans.items(), works, strict=True):
             self._store(item)
             self._seen[index] = Seen(item, self.param_groups[index]["params"], work)

@@ -10,6 +10,8 @@ import torch
 class Work(NamedTuple):
     """Tensor sets of one parameter group on one device, ready to be updated: nothing in them can be refused any more.
 
+    `engine` is "cpu", "gpu", or "" for torch's operations. `lr` is a number, or a one-element tensor on a CUDA device.
+
     The four lists are of equal length and in equal order. `buffers` holds the momentum buffers (in dialect cann:
     accum), all None without momentum; where `first` is true the buffer's memory is uninitialised and is only written.
     `stats` is for dialect cann. A set has one shape; layouts and dtypes may be mixed. Gradients are only read.
@@ -23,7 +25,7 @@ class Work(NamedTuple):
     gradients: list[torch.Tensor]
     buffers: list[torch.Tensor | None]
     first: list[bool]
-    lr: float
+    lr: Any
     momentum: float
     dampening: float
     weight_decay: float
@@ -34,3 +36,4 @@ class Work(NamedTuple):
     order: str = "spec"
     memory: dict[str, Any] | None = None
     addresses: list[Any] | None = None
+    engine: str = "cpu"

@@ -16,6 +16,7 @@ from samestep.verify.report.histogram import histogram
 from samestep.verify.report.markup import node, table
 from samestep.verify.suite import judge
 from samestep.verify.suite.results import Check, Failure, Results
+from samestep.verify.titles import TITLES
 
 ROWS = 500  # failures listed on the page; JSON and CSV hold all
 ELEMENTS = 16  # of a smallest input; what shrinking leaves is seldom more than one
@@ -66,8 +67,9 @@ def _summary(results: Results) -> Iterator[Element]:
         count[0] += not check.passed
         count[1] += 1
     dtypes = sorted({dtype for row in counts.values() for dtype in row}, key=_dtype_order)
-    rows = [node("tr", node("th", rule, scope="row"), *(_count(counts[rule].get(dtype)) for dtype in dtypes))
-            for rule in sorted(counts, key=_rule_order)]
+    titles = {rule: f"{rule} {TITLES.get(rule, '')}".strip() for rule in sorted(counts, key=_rule_order)}
+    rows = [node("tr", node("th", title, scope="row"), *(_count(counts[rule].get(dtype)) for dtype in dtypes))
+            for rule, title in titles.items()]
     yield node("h2", "Checks by rule and dtype")
     head = [node("th", "Rule", scope="col"), *(node("th", dtype, scope="col", class_="number") for dtype in dtypes)]
     yield table("Checks", head, [node("tbody", *rows)], id="summary")

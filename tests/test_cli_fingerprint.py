@@ -62,7 +62,7 @@ def test_a_target_that_goes_wrong_is_named(kernels):
     result = run("--target", f"{kernels}:still", "--dtype", "float32", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)["float32"]
-    assert "parameters, accum and stat follow cann / spec with parameters not updated; " in found["sentence"]
+    assert "parameters, accum and stat follow cann / spec, but with parameters not updated; " in found["sentence"]
     assert found["certain"] is True
     assert found["hypotheses"][0]["faults"] == ["parameters not updated"]
 

@@ -126,7 +126,7 @@ RULES = [
     Deviation("tf1", Kernel(rule="tf1", order="", mask="always"), same=(_TF1,)),
     Deviation("keras", Kernel(rule="keras", order="")),
     Deviation("tf-keras", Kernel(rule="tf-keras", order="", mask="always"), step=Step(0.1, 0.0)),
-    Deviation("mxnet", Kernel(rule="mxnet", order="", faults=frozenset({"nesterov ignored"}))),
+    Deviation("mxnet", Kernel(rule="mxnet", order="", faults=frozenset({"nesterov ignored"})), step=NESTEROV),
     Deviation("mlx", Kernel(rule="mlx", order="", mask="positive")),
     Deviation("caffe", Kernel(rule="caffe", order="", mask="always")),
     Deviation("ema", Kernel(rule="ema", order="", mask="always")),

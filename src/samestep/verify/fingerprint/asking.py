@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from samestep.verify.fingerprint.evaluate import Case
 from samestep.verify.fingerprint.hypotheses import Hypothesis, complexity
-from samestep.verify.fingerprint.probe import MAIN, Setting, apart, cancelling, problem, settings, tensors, unobserved
-from samestep.verify.fingerprint.regions import Split, parts, splits
-from samestep.verify.fingerprint.rivals import alive, explaining, others
+from samestep.verify.fingerprint.probe import (
+    MAIN,
+    Setting,
+    apart,
+    cancelling,
+    problem,
+    setting_of,
+    settings,
+    tensors,
+    unobserved,
+)
+from samestep.verify.fingerprint.regions import Split, parts, splits, unexplained
+from samestep.verify.fingerprint.rivals import alive, explaining, others, rivals
+from samestep.verify.fingerprint.scoring import Facts
 from samestep.verify.fingerprint.verdict import Part, Verdict, conclude
 from samestep.verify.observation import Observation, Target, TargetError, observe
 from samestep.verify.patterns import Words
@@ -18,6 +30,7 @@ from samestep.verify.patterns import Words
 SIZE = 1024  # a multiple of every vector width looked for
 LONG = 3071  # leaves a tail of width-1 for every one of them
 ASKED = 512  # elements of a question
+SHORT = 3  # all tail, of vectors of any width
 ROUNDS = 6
 
 
@@ -62,10 +75,15 @@ class Asking:
         live, single = self.refined(live, cases)
         if not live:
             return self.by_key(cases) or self.concluded([Part(cases, [nearest])], False)
-        long = [case for setting in MAIN if (case := self.observe(setting, tensors(self.rng, self.dtype, LONG)))]
-        if all(case.matches(live[0]) for case in long):
-            return self.concluded([Part([*cases, *long], live)], single)
-        return self.divided(live, single, cases, long)
+        telling = evidence(live[0], cases)
+        short = [case for setting, columns in telling.items() if (case := self.pieces(setting, columns, SHORT))]
+        wrong = {setting_of(case.problem): _taken(case, places) for case in short
+                 if (places := unexplained(case, live[0])).size}
+        long = [case for setting in dict.fromkeys((*MAIN, *telling))
+                if (case := self.long(setting, wrong.get(setting) or telling.get(setting), live[0]))]
+        if all(case.matches(live[0]) for case in (*short, *long)):
+            return self.concluded([Part([*cases, *short, *long], live)], single)
+        return self.divided(live, single, cases, long, short)
 
     def concluded(self, parts_: Sequence[Part], single: bool) -> Verdict:
         """The verdict, with a note of what was refused."""
@@ -123,40 +141,62 @@ class Asking:
         filled = np.concatenate([places, self.rng.integers(0, 4096, SIZE - places.size)])
         return [words[filled] for words in columns]
 
-    def divided(self, live: list[Hypothesis], single: bool, cases: list[Case], long: list[Case]) -> Verdict:
+    def long(self, setting: Setting, telling: Sequence[Words] | None, h: Hypothesis) -> Case | None:
+        """A long tensor, at whose end elements `telling` come again and again, or such as nearly cancel."""
+        columns = tensors(self.rng, self.dtype, LONG)
+        telling = telling or cancelling(self.rng, self.dtype, self.rule, setting, 64, h)
+        order = self.rng.permutation(telling[0].size)
+        end = LONG - LONG % SIZE
+        return self.observe(setting, [np.concatenate([words[:end], np.resize(some[order], LONG - end)])
+                                      for words, some in zip(columns, telling, strict=True)])
+
+    def divided(self, live: list[Hypothesis], single: bool, cases: list[Case], long: list[Case],
+                short: list[Case]) -> Verdict:
         """The verdict where the ends of tensors follow another rule than their bodies."""
         found = splits(long, live[0])
         if not found:
-            return self.concluded([Part([*cases, *long], live[:1])], False)
+            return self.concluded([Part([*cases, *short, *long], live[:1])], False)
         split, which = found[0]
         if which == "body":
             tails = [case for setting in self.settings if (case := self.tails(setting, split))]
-            others = [*tails, *parts(long, split, "tail")]
+            others = [*tails, *short, *parts(long, split, "tail")]
             mine = [*cases, *parts(long, split, "body")]
         else:
             others, mine = parts(long, split, "body"), [*cases, *parts(long, split, "tail")]
         rest = explaining(others, self.reference)[0]
         rest.sort(key=lambda h: (h.rule != live[0].rule, complexity(h, self.reference)))
+        rest, agreed = self.separated(rest, others, split.width - 1 if which == "body" else SIZE)
         if not rest:
-            return self.concluded([Part([*cases, *long], live[:1])], False)
+            return self.concluded([Part([*cases, *short, *long], live[:1])], False)
         body = f"body of vectors of {split.width}"
         both = [Part(mine, live, body), Part(others, rest, "tail")]
         if which == "tail":
             both = [Part(others, rest, body), Part(mine, live, "tail")]
-        return self.concluded(both, single and self.agree(rest))
+        return self.concluded(both, single and agreed)
 
-    def agree(self, live: Sequence[Hypothesis]) -> bool:
-        """Whether hypotheses that cannot be asked about agree on everything tried."""
-        return all(self.question(setting, live) is None for setting in self.settings if setting not in self.refused)
+    def separated(self, live: list[Hypothesis], cases: list[Case], length: int) -> tuple[list[Hypothesis], bool]:
+        """Ask by pieces of `length`, which add to `cases`; (the hypotheses left, whether they agree on all tried)."""
+        for _ in range(ROUNDS):
+            questions = [(setting, self.question(setting, live))
+                         for setting in self.settings if setting not in self.refused]
+            asked = [case for setting, columns in questions
+                     if columns and (case := self.pieces(setting, columns, length))]
+            if not asked:
+                return live, True
+            cases += asked
+            live = alive(live, asked)
+        return live, False
 
     def tails(self, setting: Setting, split: Split) -> Case | None:
         """Many steps of tensors that are shorter than a vector, as one case."""
         length = split.width - 1
-        count = -(-256 // length)
-        columns = self.rich(setting, count * length, self.reference)
+        return self.pieces(setting, self.rich(setting, -(-256 // length) * length, self.reference), length)
+
+    def pieces(self, setting: Setting, columns: Sequence[Words], length: int) -> Case | None:
+        """Steps of tensors of at most `length` elements, as one case."""
         answers = []
-        for k in range(count):
-            case = self.observe(setting, [words[k * length:(k + 1) * length] for words in columns])
+        for start in range(0, columns[0].size, length):
+            case = self.observe(setting, [words[start:start + length] for words in columns])
             if case is None:
                 return None
             answers.append(case.observation)
@@ -179,6 +219,32 @@ class Asking:
         parts_ = [Part([case for name in names for case in groups[name]], [h], "steps with " + ", ".join(names))
                   for h, names in found.items()]
         return self.concluded(parts_, False)
+
+
+def evidence(h: Hypothesis, cases: Sequence[Case]) -> dict[Setting, list[Words]]:
+    """By setting: of everything asked in `cases` a few elements that together tell `h` from all its rivals."""
+    chosen: dict[int, set[int]] = {}
+    for rival in dict.fromkeys(rivals(h, Facts(cases))):
+        for k, case in enumerate(cases):
+            wrong = unexplained(case, rival)
+            if wrong.size:
+                mine = chosen.setdefault(k, set())
+                if mine.isdisjoint(wrong.tolist()):
+                    mine |= set(wrong[np.linspace(0, wrong.size - 1, SHORT).astype(int)].tolist())
+                break
+    found: dict[Setting, list[Words]] = {}
+    for k, mine in chosen.items():
+        setting, columns = setting_of(cases[k].problem), _taken(cases[k], sorted(mine))
+        known = found.get(setting, [words[:0] for words in columns])
+        found[setting] = [np.concatenate(pair) for pair in zip(known, columns, strict=True)]
+    return found
+
+
+def _taken(case: Case, places: Any) -> list[Words]:
+    """The inputs of some elements; what a first step lacks as zeros."""
+    q = case.problem
+    absent = np.zeros_like(q.parameters)
+    return [(absent if words is None else words)[places] for words in (q.parameters, q.gradient, q.accum, q.stat)]
 
 
 def _key(case: Case) -> str:

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from samestep import formula
 from samestep.rules import RULES, Terms
-from samestep.verify.fingerprint.hypotheses import IN_SUMS, MASKS, Hypothesis, rounded_names
+from samestep.verify.fingerprint.hypotheses import DAMPENING_FAULTS, IN_SUMS, MASKS, ORDERS, Hypothesis
 from samestep.verify.fingerprint.numbers import TINY, Arithmetic, flushed, stored, wide
+from samestep.verify.fingerprint.scalars import Scalars, float32_of, momentum_of, scalars_of
 from samestep.verify.observation import Observation, Problem
-from samestep.verify.patterns import INFINITY, SIGN, TYPES, WORDS, Words, differs, number_of, word_of
+from samestep.verify.patterns import INFINITY, SIGN, TYPES, WORDS, Words, differs
 from samestep.verify.vectorised import Wide
 
 Flags = NDArray[np.bool_]
@@ -24,16 +25,6 @@ WRITTEN = ("parameters", "accum", "stat", "gradient")
 _CACHED_NUMBERS = 4_000_000  # per case
 _WRITING = frozenset(("accum not written", "overflow saturated", "accum truncated", "parameters truncated",
                       "parameters not updated", "gradient overwritten"))
-
-
-class Scalars(NamedTuple):
-    """The hyperparameters as the arithmetic takes them; `undamped` is 1-d."""
-
-    lr: float
-    m: float
-    d: float
-    wd: float
-    undamped: float
 
 
 class Prediction(NamedTuple):
@@ -61,6 +52,14 @@ class Case:
         self.momentum = momentum_of(problem)
         self._scalars: dict[str, Scalars] = {}
         self._cores: dict[Any, tuple[Wide, Wide]] = {}
+        self._flags: dict[Any, Flags] = {}
+        absent = {"dampening": not problem.dampening, "weight decay": not problem.weight_decay,
+                  "nesterov": not problem.nesterov}
+        self._absent = tuple(term for term, lacking in absent.items() if lacking)
+        silent = {*_WRITING, *(f"{term} ignored" for term in self._absent)}
+        silent |= set() if problem.maximize else {"maximize ignored", "maximize after weight decay"}
+        silent |= {"accum not read at momentum 0"} if self.momentum != 0 else set()
+        self._silent = frozenset(silent | (set() if problem.dampening else set(DAMPENING_FAULTS)))
 
     def part(self, rows: Any) -> Case:
         """The same step, of some elements only; `rows` indexes them."""
@@ -68,7 +67,7 @@ class Case:
 
     def core(self, h: Hypothesis, written: bool) -> tuple[Wide, Wide]:
         """(parameters, velocity) in the type of the arithmetic, before anything is stored."""
-        key = (h.rule, h.order, h.fused, h.inner, h.flush, h.hyperparameters, h.faults - _WRITING, written)
+        key = self._core_key(h, written)
         if key not in self._cores:
             if len(self._cores) * self.size > _CACHED_NUMBERS:
                 self._cores.clear()
@@ -76,10 +75,22 @@ class Case:
                 self._cores[key] = _evaluate(h, self, written)
         return self._cores[key]
 
+    def _core_key(self, h: Hypothesis, written: bool) -> tuple[Any, ...]:
+        """What the results depend on in this step, before they are stored: what acts on absent terms does not."""
+        q, fused, faults = self.problem, h.fused, h.faults - self._silent
+        if h.rule != "cann":
+            return h.rule, fused, h.inner, h.flush, h.hyperparameters, faults, written
+        inside = "dampening inside the momentum test"
+        faults = faults - {inside} if written else faults
+        fused = frozenset(site for site in fused if not site.startswith(self._absent))
+        ascend = (bool(q.dampening) and h.order in ORDERS[1:3], q.nesterov and h.order in (ORDERS[1], ORDERS[3]))
+        return (h.rule, ascend, fused, h.inner, h.flush, h.hyperparameters == IN_SUMS, self.scalars(h)[:4], faults,
+                written or inside not in faults)
+
     def scalars(self, h: Hypothesis) -> Scalars:
         """The hyperparameters as `h` takes them."""
         if h.hyperparameters not in self._scalars:
-            self._scalars[h.hyperparameters] = _scalars(h, self.problem)
+            self._scalars[h.hyperparameters] = scalars_of(h, self.problem)
         return self._scalars[h.hyperparameters]
 
     def predict(self, h: Hypothesis) -> Prediction:
@@ -103,22 +114,25 @@ class Case:
 
     def explained(self, h: Hypothesis, names: tuple[str, ...] = WRITTEN) -> dict[str, Flags]:
         """For each recorded tensor of `names`, which elements are as `h` expects (rule O9)."""
-        o, q, dtype = self.observation, self.problem, self.problem.dtype
-        unwritten = {"accum not written": "accum", "parameters not updated": "parameters"}
-        kept = {unwritten[fault] for fault in h.faults if fault in unwritten}
-        kept |= set() if MASKS[h.mask](self.momentum) else {"accum", "stat"}
-        found = {}
-        for name in names:
-            got = getattr(o, name)
-            if got is None:
-                continue
-            if name == "gradient":
-                found[name] = (got == q.gradient) | ("gradient overwritten" in h.faults)
-                continue
-            want = self.expected(h, name)
-            found[name] = (np.zeros(self.size, bool) if want is None
-                           else ~differs(want, got, dtype, computed=name not in kept))
-        return found
+        written = MASKS[h.mask](self.momentum)
+        recorded = [name for name in names if getattr(self.observation, name) is not None]
+        return {name: self._explained(h, name, written) for name in recorded}
+
+    def _explained(self, h: Hypothesis, name: str, written: bool) -> Flags:
+        if name == "gradient":
+            left: Flags = np.asarray(self.observation.gradient == self.problem.gradient)
+            return left | ("gradient overwritten" in h.faults)
+        key = ((name, h.stat, h.hyperparameters, written) if name == "stat" else
+               (name, h.store, h.faults & _WRITING, name == "accum" and written, *self._core_key(h, written)))
+        if key not in self._flags:
+            if len(self._flags) * self.size > _CACHED_NUMBERS:
+                self._flags.clear()
+            lost = {"parameters": "parameters not updated", "accum": "accum not written"}.get(name)
+            kept = lost in h.faults or (name != "parameters" and not written)
+            want, got = self.expected(h, name), getattr(self.observation, name)
+            self._flags[key] = np.zeros(self.size, bool) if want is None else ~differs(
+                want, got, self.problem.dtype, computed=not kept)
+        return self._flags[key]
 
     def after(self) -> list[tuple[str, Words]]:
         """The recorded tensors, with their names."""
@@ -140,13 +154,6 @@ def part_of(o: Observation, rows: Any) -> Case:
     p = q.parameters[rows]
     problem = q._replace(shape=p.shape, parameters=p, gradient=q.gradient[rows], accum=cut(q.accum), stat=cut(q.stat))
     return Case(Observation(problem, o.parameters[rows], cut(o.accum), cut(o.stat), cut(o.gradient)))
-
-
-def momentum_of(problem: Problem) -> float:
-    """The momentum as the step's test for zero sees it."""
-    if problem.rule == "torch":
-        return problem.momentum
-    return number_of(word_of(problem.momentum, problem.dtype), problem.dtype)
 
 
 def _store(values: Wide, dtype: str, h: Hypothesis, truncating: str) -> Words:
@@ -173,28 +180,6 @@ def _stat(h: Hypothesis, case: Case) -> Words:
         return stored((case.s if h.stat == "stat*0" else 1.0 - case.s) * 0.0, q.dtype)
 
 
-def _float32(value: float) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.float32(value))
-
-
-def _scalars(h: Hypothesis, problem: Problem) -> Scalars:
-    exact = {"lr": problem.learning_rate, "momentum": momentum_of(problem), "dampening": problem.dampening,
-             "weight_decay": problem.weight_decay}
-    if problem.rule == "cann":
-        exact["lr"] = number_of(word_of(problem.learning_rate, problem.dtype), problem.dtype)
-    rounded = rounded_names(h)
-    wide_given = h.hyperparameters == "float64" or problem.dtype == "float64"
-
-    def taken(name: str, value: float) -> float:
-        if name in rounded:
-            return number_of(word_of(_float32(value), problem.dtype), problem.dtype)
-        return value if wide_given else _float32(value)
-
-    lr, m, d, wd = (taken(name, value) for name, value in exact.items())
-    return Scalars(lr, m, d, wd, taken("dampening", 1.0 - problem.dampening))
-
-
 class _Terms(NamedTuple):
     """Which terms a step has, after the faults."""
 
@@ -206,7 +191,7 @@ class _Terms(NamedTuple):
 
 def _terms(h: Hypothesis, problem: Problem, scalars: Scalars, written: bool) -> _Terms:
     # Rule cann compares with zero what it uses (O4); the others compare the numbers that they were given.
-    d, wd = (scalars.d, scalars.wd) if h.rule == "cann" else map(_float32, (problem.dampening, problem.weight_decay))
+    d, wd = (scalars.d, scalars.wd) if h.rule == "cann" else map(float32_of, (problem.dampening, problem.weight_decay))
     damped = d != 0 and "dampening ignored" not in h.faults
     return _Terms(
         problem.nesterov and "nesterov ignored" not in h.faults,

@@ -166,7 +166,11 @@ def plain(rule: str, order: str = "spec", dtype: str = "float32") -> Hypothesis:
 
 
 def _with(texts: list[str]) -> str:
-    return f"with {' and '.join(filter(None, (', '.join(texts[:-1]), texts[-1])))}" if texts else ""
+    return f"with {_listed(texts)}" if texts else ""
+
+
+def _listed(texts: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def _arithmetic(h: Hypothesis, base: Hypothesis) -> list[str]:
@@ -178,12 +182,12 @@ def _arithmetic(h: Hypothesis, base: Hypothesis) -> list[str]:
             if text == "not fused" and not h.fused:
                 texts.append("no multiply-add fused")
             elif sites:
-                texts.append(" and ".join(expressions.get(site, site) for site in sorted(sites)) + f" {text}")
+                texts.append(f"{_listed([expressions.get(site, site) for site in sorted(sites)])} {text}")
     if h.hyperparameters == IN_SUMS:
         texts.append("hyperparameters rounded to the tensors' dtype where a sum scales by them")
     elif h.hyperparameters.startswith("rounded"):
         names = [name.replace("_", " ") for name in h.hyperparameters.split()[1:]] or ["hyperparameters"]
-        texts.append(f"{' and '.join(names)} rounded to the tensors' dtype")
+        texts.append(f"{_listed(names)} rounded to the tensors' dtype")
     elif h.hyperparameters != base.hyperparameters:
         texts.append("hyperparameters in float64")
     if h.flush != base.flush:

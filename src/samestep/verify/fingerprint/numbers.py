@@ -41,6 +41,7 @@ class Site(NamedTuple):
     texts: tuple[tuple[str, str], ...]
 
 
+@functools.lru_cache(maxsize=64)
 def leaf(name: str) -> Label:
     """The label of an input."""
     return Label(name, frozenset([name]))
@@ -115,7 +116,8 @@ class Arithmetic:
 
     def number(self, values: Any, name: str) -> Number:
         """An input: float64 values that `inner` need not hold exactly."""
-        return Number(self, np.atleast_1d(np.asarray(values, np.float64)), leaf(name))
+        held = values if isinstance(values, np.ndarray) else np.array([values], np.float64)
+        return Number(self, held, leaf(name))
 
     def fma(self, x: Number, y: Number, z: Number) -> Number:
         """x*y + z, fused where this arithmetic says so: what rule torch's sums are."""

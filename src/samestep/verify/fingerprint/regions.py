@@ -28,7 +28,7 @@ def splits(cases: Sequence[Case], h: Hypothesis) -> list[tuple[Split, str]]:
 
     The narrowest vectors first. Empty where no split does.
     """
-    wrong = [_unexplained(case, h) for case in cases]
+    wrong = [unexplained(case, h) for case in cases]
     found = []
     for split in map(Split, WIDTHS):
         ends = [split.body(case.size) for case in cases]
@@ -52,7 +52,8 @@ def parts(cases: Sequence[Case], split: Split, which: str) -> list[Case]:
     return found
 
 
-def _unexplained(case: Case, h: Hypothesis) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def unexplained(case: Case, h: Hypothesis) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The indices of the elements that `h` does not explain in every tensor."""
     wrong = np.zeros(case.size, bool)
     for flags in case.explained(h).values():
         wrong |= ~flags

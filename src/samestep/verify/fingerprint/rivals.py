@@ -8,7 +8,6 @@ from typing import Any
 from samestep.verify.fingerprint.evaluate import Case
 from samestep.verify.fingerprint.hypotheses import (
     INNERS,
-    MASKS,
     ORDERS,
     RULE_NAMES,
     STATS,
@@ -21,6 +20,11 @@ from samestep.verify.fingerprint.numbers import STORES
 from samestep.verify.fingerprint.scoring import Facts
 from samestep.verify.fingerprint.staged import Search
 
+# Faults that change nothing beside a mask, a way to store or another fault.
+_SAME = {"accum not written": ("accum truncated",), "parameters not updated": ("parameters truncated",),
+         "always": ("dampening inside the momentum test",),
+         "truncate": ("accum truncated", "parameters truncated", "overflow saturated")}
+
 
 def rivals(h: Hypothesis, facts: Facts) -> Iterator[Hypothesis]:
     """Every hypothesis that differs from `h` in one respect that can show, and every rule without deviation."""
@@ -28,7 +32,7 @@ def rivals(h: Hypothesis, facts: Facts) -> Iterator[Hypothesis]:
         for order in ORDERS if rule == "cann" else ("",):
             yield plain(rule, order, facts.dtype)
     stores = STORES if h.inner == "float64" != facts.dtype else STORES[:3] if facts.narrow else ()
-    changes = {"flush": facts.flushes(h.inner), "mask": MASKS, "stat": STATS if facts.rule == "cann" else (),
+    changes = {"flush": facts.flushes(h.inner), "mask": facts.masks(), "stat": STATS if facts.rule == "cann" else (),
                "inner": [inner for inner in INNERS if facts.other_inner(inner)], "store": stores,
                "hyperparameters": facts.hyperparameters(h.rule, h.inner, facts.names),
                "order": ORDERS if h.rule == "cann" else ()}
@@ -42,7 +46,7 @@ def rivals(h: Hypothesis, facts: Facts) -> Iterator[Hypothesis]:
         yield h._replace(fused=rest | {name})
     yield h._replace(fused=frozenset())
     for fault in facts.faults(h.rule, h.inner):
-        if h.mask != "always" or fault != "dampening inside the momentum test":  # which then fails never
+        if not any(fault in _SAME.get(choice, ()) for choice in (h.mask, h.store, *h.faults)):
             yield h._replace(faults=h.faults ^ {fault})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from samestep.verify.fingerprint.evaluate import Case, Flags, sites_of
-from samestep.verify.fingerprint.hypotheses import FLUSHES, IN_SUMS, Hypothesis
+from samestep.verify.fingerprint.hypotheses import FLUSHES, IN_SUMS, MASKS, Hypothesis
 from samestep.verify.fingerprint.numbers import TINY, wide
 from samestep.verify.patterns import INFINITY, SIGN, WORDS, Words
 
@@ -59,6 +59,11 @@ class Facts:
                 if rounded:
                     options.append(self.rounding(rounded))
         return options
+
+    def masks(self) -> list[str]:
+        """The masks that can differ: a momentum in float16 is not rounded again, and no float32 subnormal."""
+        same = ("float16", "float16-floor", "float16-ceil", "normal") if self.dtype == "float16" else ()
+        return [mask for mask in MASKS if mask not in same]
 
     def flushes(self, inner: str) -> tuple[str, ...]:
         """The ways to flush that can show: no operation of float32 on float16 numbers meets a subnormal that counts."""

@@ -29,6 +29,7 @@ from samestep.verify.fingerprint.scoring import Facts, Score, informative, ordin
 BEAM = 48
 
 NARROW = 12  # where few can be left
+SOME = 5  # of so many cases one is looked at before the others
 PERFECT = 160  # of those that explain everything so far, more are kept
 AT_ZERO = ("dampening inside the momentum test", "accum not read at momentum 0")
 _VELOCITY = ("weight decay", "velocity", "dampening", "other")
@@ -62,6 +63,8 @@ class Search:
         beam = self.cut(self.widened(beam, self.steps), scoring(self.step_leads, ("parameters",), True))
         beam = self.cut(self.widened(beam, self.fused_step), scoring(self.step_leads, ("parameters",), True))
         beam = self.cut(self.widened(beam, self.ends), scoring([*lead, *self.step_leads], both))
+        if len(self.sampled) > SOME:
+            beam = self.cut(beam, scoring(self.sampled[::SOME], both), 2 * NARROW)
         beam = self.cut(beam, scoring(self.sampled, both), NARROW)
         shown = ("accum",) if self.velocity_shown else ("accum", "stat")
         beam = self.cut(self.widened(beam, self.masks), scoring(_telling(self.sampled), shown), NARROW)
@@ -111,6 +114,8 @@ class Search:
         shown = [*DAMPENING_FAULTS[:4], "weight decay ignored", "accum not read", "maximize ignored"]
         if self.lead[0].momentum == 0:
             shown += AT_ZERO
+        if rule not in ("cann", "torch"):  # some keep another state with nesterov
+            shown.append("nesterov ignored")
         faults = [fault for fault in self.facts.faults(rule, inner) if fault in shown]
         return list(_subsets(faults, 2 if rule in ("cann", "torch") else 1))
 
@@ -151,7 +156,7 @@ class Search:
     def masks(self, h: Hypothesis) -> Iterator[Hypothesis]:
         """When accum and stat are written, and whether accum is at all."""
         lost = h.with_fault("accum not written")
-        for mask in MASKS:
+        for mask in self.facts.masks():
             yield h._replace(mask=mask)
             if not self.velocity_shown:
                 yield from (lost._replace(mask=mask, stat=stat) for stat in STATS)

@@ -10,7 +10,6 @@ import json
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,9 +277,15 @@ def test_refusals_come_before_anything_is_written(tmp_path):
     assert files(tmp_path) == {"old.txt": b"mine"}
 
 
-def test_documented_columns_are_those_of_the_real_file():
-    real = Path(__file__).parents[3] / "shared" / "data" / "ttk_apply_momentum_st.csv"
-    if not real.exists():
-        pytest.skip("the kit's own case file is not beside this checkout")
-    with real.open(newline="") as file:
-        assert tuple(next(csv.reader(file))) == ttk.COLUMNS
+# The header of a case file of the operator's sister, as its test kit has it.
+HEADER = (
+    "testcase_name network_name op_name input_shapes input_dtypes input_formats output_shapes output_dtypes "
+    "output_formats input_ori_shapes input_ori_formats output_ori_shapes output_ori_formats attributes "
+    "input_data_ranges precision_tolerances absolute_precision output_inplace_indexes "
+    "output_shape_unknown_indexes is_enabled remark soc_series priority dump_file_prefix manual_input_binaries "
+    "manual_golden_binaries"
+)
+
+
+def test_the_columns_are_those_of_the_kits_own_case_files():
+    assert " ".join(ttk.COLUMNS) == HEADER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from samestep.verify.patterns import Words, differs, ranks, ulps
 from samestep.verify.suite import judge
 from samestep.verify.suite.results import BINS
 
-PIECE = 1 << 20  # elements judged at a time: the float64 arithmetic must not take more memory than the tensors
+PIECE = 1 << 20  # elements measured at a time: distances are float64, and must not take more memory than the tensors
 
 
 class TensorComparison(NamedTuple):
@@ -100,7 +100,7 @@ def compare(observation: Observation, order: str = "spec", step: int = 0) -> Com
     problem = observation.problem
     computed = not judge.keeps_state(problem)
     with fpenv.default(), np.errstate(all="ignore"):
-        right = _expected(problem, order)
+        right = judge.expected(problem, order)
         compared, missing, unexpected = [], [], []
         for name, expected, got, is_computed in (
             ("parameters", right.parameters, observation.parameters, True),
@@ -122,19 +122,6 @@ def compare(observation: Observation, order: str = "spec", step: int = 0) -> Com
 
 def _slices(size: int) -> Iterator[slice]:
     return (slice(start, start + PIECE) for start in range(0, size, PIECE))
-
-
-def _expected(problem: Problem, order: str) -> Problem:
-    """The problem with its tensors as they have to stand afterwards, computed piece by piece (rule O8 allows that)."""
-    tensors = ("parameters", "gradient", "accum", "stat")
-    pieces = []
-    for part in _slices(problem.parameters.size):
-        cut: dict[str, Any] = {name: getattr(problem, name) for name in tensors}
-        cut = {name: None if words is None else words[part] for name, words in cut.items()}
-        pieces.append(judge.expected(problem._replace(**cut), order))
-    whole: dict[str, Any] = {name: [getattr(piece, name) for piece in pieces] for name in tensors}
-    whole = {name: None if words[0] is None else np.concatenate(words) for name, words in whole.items()}
-    return problem._replace(**whole)
 
 
 def _tensor(name: str, expected: Words, got: Words, dtype: str, computed: bool) -> TensorComparison:

@@ -26,6 +26,14 @@ def import_state(monkeypatch, tmp_path):
         sys.modules.pop(name, None)
 
 
+def test_an_engine_of_a_device_says_how_it_is_judged(monkeypatch):
+    monkeypatch.setattr(target, "engines", lambda: {"gpu": None})
+    monkeypatch.setattr(target.ENGINES["gpu"], "device_type", lambda: "cuda")
+    for rule in ("cann", "torch"):
+        with pytest.raises(LoadError, match=r"memory of cuda devices.*bench/device.py, or by a --target"):
+            target.of_engine("gpu", rule)
+
+
 @pytest.mark.parametrize(("engine", "order"), [("cpu", "spec"), ("reference", "ascend950")])
 def test_an_engine_writes_in_place(engine, order):
     subject = target.of_engine(engine, order=order)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from samestep.engine import cache, engines
+from samestep.engine import ENGINES, cache, engines
 from samestep.op import sgd_
 from samestep.verify.observation import Target
 
@@ -42,13 +42,18 @@ class Subject(NamedTuple):
 def of_engine(name: str, rule: str = "cann", order: str = "spec") -> Subject:
     """An engine by name: for rule cann `sgd_` on it, for rule torch `samestep.optim.SGD` in dialect torch.
 
-    Raises `LoadError` for an engine that does not exist, is unavailable here, or does not have the rule.
+    Raises `LoadError` for an engine that does not exist, is unavailable here, does not update memory of the host, where
+    the suite's tensors are, or does not have the rule.
     """
     known = engines()
     if name not in known:
         raise LoadError(f"engine {name!r} does not exist; the engines are {', '.join(known)}")
     if known[name] is not None:
         raise LoadError(f"engine {name!r} is unavailable here: {known[name]}")
+    place = ENGINES[name].device_type()
+    if place != "cpu":
+        raise LoadError(f"engine {name!r} updates memory of {place} devices, and the suite's tensors are NumPy arrays; "
+                        "judge it by bench/device.py, or by a --target that copies to the device and back")
     if rule == "cann":
         run: Target = functools.partial(operator_step, order=order, engine=name)
     elif name == "cpu":

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import samestep.optim
-from samestep.optim import seen
+from samestep.optim import guards
 
 CHANGES = {
     "nothing": (lambda x: x, True),
@@ -29,7 +29,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("make", [seen.guard, seen.slow_guard], ids=["torch", "slow"])
+@pytest.mark.parametrize("make", [guards.guard, guards.slow_guard], ids=["torch", "slow"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_guard_notices_what_changes_the_work(make, change):
     tensors = [torch.randn(4, 4) for _ in range(3)]
@@ -40,13 +40,13 @@ def test_the_guard_notices_what_changes_the_work(make, change):
 
 
 def test_torchs_guard_is_the_one_used_here():
-    assert seen.guard([torch.ones(2)]).__name__ == "<lambda>"
+    assert guards.guard([torch.ones(2)]).__name__ == "<lambda>"
 
 
 def test_the_step_is_the_same_with_the_slow_guard(monkeypatch):
     results = []
-    for make in (seen.guard, seen.slow_guard):
-        monkeypatch.setattr(seen, "guard", make)
+    for make in (guards.guard, guards.slow_guard):
+        monkeypatch.setattr(guards, "guard", make)
         torch.manual_seed(0)
         parameters = [torch.nn.Parameter(torch.randn(n, 3)) for n in range(1, 30)]
         optimizer = samestep.optim.SGD(parameters, lr=0.1, momentum=0.9)
@@ -58,7 +58,7 @@ def test_the_step_is_the_same_with_the_slow_guard(monkeypatch):
     assert all(map(torch.equal, *results))
 
 
-@pytest.mark.parametrize("make", [seen.guard, seen.slow_guard], ids=["torch", "slow"])
+@pytest.mark.parametrize("make", [guards.guard, guards.slow_guard], ids=["torch", "slow"])
 def test_nothing_keeps_a_gradient_alive(make):
     gradient = torch.randn(4)
     check, reference = make([gradient]), weakref.ref(gradient)

@@ -193,7 +193,7 @@ def _store(optimizer: Any, index: int, item: Plan, positions: list[int], given: 
         for p, tensor, tensors in zip(own, column, given, strict=True):
             if tensor is not None and not any(tensor is x for x in tensors):
                 optimizer.state[p][key] = tensor
-    optimizer._seen[index] = Seen(item._replace(parameters=own), params, None)
+    optimizer._seen[index] = Seen(item._replace(parameters=own), params, None, optimizer.state)
 
 
 def _nothing(*arguments: Any) -> None:

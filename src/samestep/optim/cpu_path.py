@@ -57,7 +57,12 @@ def step_by(work: Sequence[Work], rule_of: Callable[[Work], Rule]) -> None:
     for item in work:
         if not item.parameters:
             continue
-        columns, written = _columns(item)
+        if item.known is not None and item.known.dtypes is not None:
+            rule = rule_of(item)
+            rule.run(rule, item.known.dtypes, item.known.table)
+            _mark(item.known.written)
+            continue
+        columns, written = columns_of(item)
         flags = item.first if item.dialect == "torch" else None
         if True in item.first and item.buffers[0] is not None:
             for buffer, first in zip(columns[2], item.first, strict=True):
@@ -79,7 +84,7 @@ def _mark(tensors: list[torch.Tensor]) -> None:
                 torch.autograd.graph.increment_version(x)
 
 
-def _columns(item: Work) -> tuple[list[list[torch.Tensor]], list[bool]]:
+def columns_of(item: Work) -> tuple[list[list[torch.Tensor]], list[bool]]:
     """Parameters, gradients and state in the order of the kernel's table, and which of them are written."""
     columns, written = [item.parameters, item.gradients], [True, False]
     if item.buffers[0] is not None:
@@ -142,53 +147,27 @@ def cann_rule(item: Work, scalars: Any, learning_rate: int, momentum: int, run: 
 
 def _run_flat(rule: Rule, item: Work, columns: list[list[torch.Tensor]], flags: list[bool] | None) -> bool:
     """One engine call for all sets, if each column has one dtype and everything is contiguous; else False."""
-    if len(columns[0]) == 1:
-        return _run_one(rule, item, columns, [] if flags is None else [int(flags[0])])
-    known = None if item.memory is None else item.memory.get("flat")
-    if known is None:
-        known = _table(columns)
-        if known is None:
-            return False
-        if item.memory is not None:
-            item.memory["flat"] = known
-    dtypes, table = known
-    if item.memory is not None and item.addresses is not None:
-        table[:, 1] = item.addresses[1]  # all else is as it was
+    if not all(all(map(_contiguous, column)) for column in columns):
+        return False
+    dtypes, table = table_of(columns)
+    if dtypes is None:
+        return False
     if flags is not None:
-        table[:, 3] = flags if True in flags else 0
-    rule.run(rule, dtypes, table)
+        table[:, 3] = flags
+    rule.run(rule, dtypes, table.tolist() if len(table) == 1 else table)
     return True
 
 
-def _run_one(rule: Rule, item: Work, columns: list[list[torch.Tensor]], first: list[int]) -> bool:
-    """The same for a single set, without a table."""
-    known = None if item.memory is None else item.memory.get("one")
-    if known is not None and item.addresses is not None:
-        dtypes, row = known
-        row[1] = item.addresses[1][0]  # all else is as it was
-        if first:
-            row[3] = first[0]
-    else:
-        tensors = [column[0] for column in columns]
-        if not all(map(_contiguous, tensors)):
-            return False
-        dtypes, row = tuple([_NAMES[x.dtype] for x in tensors]), _row(tensors, first)
-        if item.memory is not None:
-            item.memory["one"] = dtypes, row
-    rule.run(rule, dtypes, (row,))
-    return True
-
-
-def _table(columns: list[list[torch.Tensor]]) -> tuple[tuple[str, ...], Any] | None:
-    """The dtypes and the kernel's table, or None where a column has two dtypes or not all is contiguous."""
-    dtypes = [{*map(_dtype, column)} for column in columns]
-    if max(map(len, dtypes)) > 1 or not all(all(map(_contiguous, column)) for column in columns):
-        return None
+def table_of(columns: list[list[torch.Tensor]]) -> tuple[tuple[str, ...] | None, Any]:
+    """The columns' dtypes, None where a column has two, and the kernel's table of tensors that are all contiguous."""
     n = len(columns[0])
     table = np.zeros((n, 5), np.int64)
     for k, column in enumerate(columns):
         table[:, k] = np.fromiter(map(_address, column), np.int64, n)
     np.cumsum(np.fromiter(map(_length, columns[0]), np.int64, n), out=table[:, 4])
+    dtypes = [{*map(_dtype, column)} for column in columns]
+    if max(map(len, dtypes)) > 1:
+        return None, table
     return tuple([_NAMES[found.pop()] for found in dtypes]), table
 
 

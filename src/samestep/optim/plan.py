@@ -148,6 +148,9 @@ def _append(item: Work, p: Tensor, g: Tensor, b: Tensor | None, s: Tensor | None
     if p.is_complex() and not p.is_conj():
         p, g = torch.view_as_real(p), torch.view_as_real(g.to(torch.promote_types(g.dtype, p.dtype)).resolve_conj())
         b = None if b is None else torch.view_as_real(b.resolve_conj())
+    if item.engine == "cpu" and not all(x.data_ptr() for x in (p, g, b, s) if x is not None):
+        raise RuntimeError(f"a parameter of shape {tuple(p.shape)}, its gradient or its state has no memory: its "
+                           "storage was resized to nothing")
     item.parameters.append(p)
     item.gradients.append(g.resolve_neg())
     item.buffers.append(b)

@@ -31,8 +31,8 @@ def run(
     """
     done: amp.Done = {}
     if grad_scale is not None:
-        known = [w._replace(gradients=amp.unscale(w.parameters, w.gradients, grad_scale, done, found_inf), memory=None,
-                            addresses=None) for w in known]
+        known = [w._replace(gradients=amp.unscale(w.parameters, w.gradients, grad_scale, done, found_inf), known=None)
+                 for w in known]
     work, others, rows, whole = list(known), [], [], []
     for item in plans:
         gradients = item.gradients

@@ -175,7 +175,7 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
         works = run.run(list(plans.values()), grad_scale, list(known.values()), found_inf)
         for (index, item), work in zip(plans.items(), works, strict=True):
             self._store(item)
-            self._seen[index] = Seen(item, self.param_groups[index]["params"], work)
+            self._seen[index] = Seen(item, self.param_groups[index]["params"], work, self.state)
 
     def _update_differentiably(self, plans: dict[int, Plan], grad_scale: Tensor | None) -> None:
         if grad_scale is not None:
@@ -186,7 +186,7 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
         states = differentiable.step(list(plans.values()), factors)
         for (index, item), (buffers, stats) in zip(plans.items(), states, strict=True):
             self._store(item._replace(buffers=buffers, stats=stats))
-            self._seen[index] = Seen(item, self.param_groups[index]["params"], None)
+            self._seen[index] = Seen(item, self.param_groups[index]["params"], None, self.state)
 
     def _plan(self, group_index: int, group: dict[str, Any], settings: Settings) -> Plan:
         positions = [index for index, p in enumerate(group["params"]) if p.grad is not None]

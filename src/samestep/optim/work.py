@@ -7,6 +7,17 @@ from typing import Any, NamedTuple
 import torch
 
 
+class Known(NamedTuple):
+    """What a step need not find out again: dtypes (None where they are mixed), the kernel's table, what is written.
+
+    The table has the gradients' addresses of this step.
+    """
+
+    dtypes: tuple[str, ...] | None
+    table: Any
+    written: list[torch.Tensor]
+
+
 class Work(NamedTuple):
     """Tensor sets of one parameter group on one device, ready to be updated: nothing in them can be refused any more.
 
@@ -16,9 +27,7 @@ class Work(NamedTuple):
     accum), all None without momentum; where `first` is true the buffer's memory is uninitialised and is only written.
     `stats` is for dialect cann. A set has one shape; layouts and dtypes may be mixed. Gradients are only read.
 
-    `memory` is a dict kept from step to step for as long as every tensor is contiguous and nothing but the gradients'
-    addresses can have changed: dtypes, shapes and the addresses of all that is written are those of the last step.
-    Then `addresses` holds, for parameters, gradients, buffers and stats in turn where they are there, an int64 array.
+    `known` is there if all of this is that of the last step but for the gradients, every tensor contiguous.
     """
 
     parameters: list[torch.Tensor]
@@ -34,6 +43,5 @@ class Work(NamedTuple):
     stats: list[torch.Tensor] | None = None
     dialect: str = "torch"
     order: str = "spec"
-    memory: dict[str, Any] | None = None
-    addresses: list[Any] | None = None
+    known: Known | None = None
     engine: str = "cpu"

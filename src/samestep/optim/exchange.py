@@ -1,0 +1,124 @@
+"""A whole parameter group asked in one compiled call whether it is what it was; see engine/ask.py.
+
+torch from 2.10 on describes a tensor through DLPack's exchange table of C functions, in a tenth of the time of the
+questions that Python can put to it. Where there is no such table, seen.py asks in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import sysconfig
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+_TABLE_NAME = "__dlpack_c_exchange_api__"
+_WORDS_BEFORE = 5  # version, previous table, allocator, and two converters stand before the function that describes
+_NAMES = ("momentum_buffer", "accum", "stat", "grad")
+
+
+@functools.cache
+def functions() -> Any | None:
+    """The addresses of ask.FUNCTIONS and of the table's function, or None where something is missing or unknown."""
+    table = getattr(Tensor, _TABLE_NAME, None)
+    if table is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    words = (ctypes.c_uint64 * (_WORDS_BEFORE + 1)).from_address(pointer(table, b"dlpack_exchange_api"))
+    if words[0] & 0xFFFFFFFF != 1 or not words[_WORDS_BEFORE]:  # DLPack's major version
+        return None
+    own = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _ask().FUNCTIONS]
+    return np.array([*own, words[_WORDS_BEFORE]], np.int64)
+
+
+@functools.cache
+def _ask() -> Any:
+    from samestep.engine import cache
+
+    return cache.build("ask", lambda _: importlib.import_module("samestep.engine.ask"))
+
+
+class Group:
+    """Tensors of one group, all dense and contiguous on one device, and the kernel's table of their addresses."""
+
+    def __init__(
+        self, everything: Sequence[Tensor], columns: Sequence[Sequence[Tensor]], names: Sequence[str], table: Any,
+    ) -> None:
+        """`everything` is the group's list of parameters; `columns` are those with a gradient, gradients and state.
+
+        `names` are the keys of the state's tensors. `table` is the kernel's; gradients' addresses are put into it.
+        """
+        ask = _ask()
+        self._table = table
+        self._columns = [columns[0], *columns[2:]]  # what is held, and known to be where it is: no gradients
+        self._single = [k for k, p in enumerate(columns[0]) if p.numel() == 1]
+        self._dims = np.array([size for p in columns[0] for size in p.shape], np.int64)
+        self._records = np.zeros((len(everything), ask.RECORD), np.int64)
+        self._describe(everything, columns)
+        known = functions()
+        assert known is not None
+        words: dict[int, int] = {
+            ask.FUNCTION_TABLE: known.ctypes.data, ask.ROWS: len(everything), ask.RECORDS: self._records.ctypes.data,
+            ask.TABLE: table.ctypes.data, ask.DEVICE: told(columns[0][0])[1], ask.TENSOR_TYPE: id(Tensor),
+            ask.NONE: id(None), ask.GRAD_NAME: id(_NAMES[-1]),
+        }
+        for k, name in enumerate(names):
+            words[ask.BUFFER_NAME + k] = id(_NAMES[_NAMES.index(name)])
+        self._job = np.zeros(ask.JOB, np.int64)
+        self._job[list(words)] = list(words.values())
+        self._address = self._job.ctypes.data
+        self._is_as_it_was, self._start, self._new = ask.is_as_it_was, ask.START, ask.NEW_GRADIENTS
+
+    def _describe(self, everything: Sequence[Tensor], columns: Sequence[Sequence[Tensor]]) -> None:
+        ask, records, place = _ask(), self._records, 0
+        records[:, ask.PARAMETER] = list(map(id, everything))
+        records[:, ask.TYPE] = [id(type(p)) for p in everything]
+        present = [k for k, p in enumerate(everything) if p.grad is not None]
+        for k, tensors in zip(present, zip(*columns, strict=True), strict=True):
+            record = records[k]
+            record[ask.HAS_GRADIENT], record[ask.DIMS] = 1, self._dims.ctypes.data + 8 * place
+            record[ask.P_DTYPE:ask.P_DTYPE + len(tensors)] = [told(x)[2] for x in tensors]
+            record[ask.BUFFER:ask.BUFFER + len(tensors) - 2] = [id(x) for x in tensors[2:]]
+            place += tensors[0].dim()
+
+    def gradients(self, params: list[Tensor], state: Mapping[Tensor, Any]) -> list[Tensor] | None:
+        """The gradients of now, if nothing but they can have changed, and they not in kind; else None.
+
+        Their addresses are in the table then. They may be new objects, elsewhere in memory.
+        """
+        if type(params) is not list or len(params) != len(self._records) or not isinstance(state, dict):
+            return None
+        found: list[Any] = [None] * len(self._table)
+        owner = id(state) if len(self._columns) > 1 else 0
+        if not self._is_as_it_was(self._address, id(params), id(found), owner):
+            if not self._job[self._start]:
+                return None
+            self._job[self._start] = 0  # the state's dict may have changed: look from its beginning
+            if not self._is_as_it_was(self._address, id(params), id(found), owner):
+                return None
+        return None if self._is_negated(found) else found
+
+    def _is_negated(self, gradients: Sequence[Tensor]) -> bool:
+        """Is any tensor a lazily negated view, of which the exchange table says nothing?
+
+        One that is where it was, contiguous as it was, can have become one only if it has a single element (for its
+        stride is free, so it may be the imaginary part of a conjugate), or by torch's own internals.
+        """
+        if self._job[self._new] and any(map(Tensor.is_neg, gradients)):
+            return True
+        return any(column[k].is_neg() for k in self._single for column in (*self._columns, gradients))
+
+
+def told(tensor: Tensor) -> Any:
+    """A DLTensor as six words: address, device, rank and dtype, shape, strides, byte offset."""
+    words = (ctypes.c_uint64 * 6)()
+    known = functions()
+    assert known is not None
+    describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(int(known[-1]))
+    describe(tensor, ctypes.addressof(words))
+    return words

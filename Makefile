@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch comes from the constraint, so that no other build of it is ever chosen.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint verify-full test-gpu verify-gpu-code verify-ascend device bench-op bench-optim clean
+.PHONY: demo test lint verify-full test-gpu verify-gpu-code verify-ascend device bench clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/samestep demo --out out/demo
@@ -41,12 +41,9 @@ verify-ascend: $(VENV)/triton.stamp
 device:
 	PYTHONPATH=src $(PYTHON) bench/device.py --out out/device.json
 
-# Speed; figures are ratios over fresh processes: the operator against its in-run limit, the optimizer against torch.
-bench-op: $(VENV)/dev.stamp
-	$(BIN)/python bench/op.py
-
-bench-optim: $(VENV)/dev.stamp
-	$(BIN)/python bench/optim.py
+# Speed: all 200 cases against every peer, which are large, so they get an environment of their own, on top.
+bench: $(VENV)/bench.stamp
+	$(VENV)/bench/bin/python -m samestep bench --out out/bench
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -60,11 +57,22 @@ $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/demo.stamp
 
+# An environment that sees the packages of .venv and has more of its own.
+define on_top
+	$(PYTHON) -m venv $(VENV)/$(1)
+	echo "$(CURDIR)"/$(VENV)/lib/python3.*/site-packages > "$$(echo $(VENV)/$(1)/lib/python3.*/site-packages)/below.pth"
+	echo "$(CURDIR)/src" >> "$$(echo $(VENV)/$(1)/lib/python3.*/site-packages)/below.pth"
+endef
+
 $(VENV)/triton.stamp: $(VENV)/dev.stamp
-	$(PYTHON) -m venv $(VENV)/triton
-	echo "$(CURDIR)"/$(VENV)/lib/python3.*/site-packages > "$$(echo $(VENV)/triton/lib/python3.*/site-packages)/below.pth"
-	echo "$(CURDIR)/src" >> "$$(echo $(VENV)/triton/lib/python3.*/site-packages)/below.pth"
+	$(call on_top,triton)
 	$(VENV)/triton/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0
+	touch $@
+
+$(VENV)/bench.stamp: $(VENV)/dev.stamp
+	$(call on_top,bench)
+	$(VENV)/bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		jax optax keras pytorch_optimizer tinygrad
 	touch $@
 
 clean:

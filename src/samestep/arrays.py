@@ -22,6 +22,8 @@ from samestep.rounding import round_number
 Row = tuple[Unusual | None, str, tuple[int, ...], int, int, Any]
 
 _NUMPY_DTYPES: dict[Any, str] = {np.dtype(np.float32): "float32", np.dtype(np.float16): "float16"}
+# Their addresses in the order of DTYPES; that of bfloat16, which other packages define, once an array has come with it.
+NATIVE_DTYPES = np.array([*map(id, _NUMPY_DTYPES), 0], np.int64)
 _TORCH_DTYPES: dict[Any, str] = {}
 _IMMUTABLE = {"jax", "jaxlib", "tensorflow"}  # their arrays may not change, which their old-style capsules cannot say
 _NUMBER = Unusual("a Python number")  # until it is rounded to the tensors' dtype
@@ -34,6 +36,11 @@ _HEADER = object.__basicsize__ - 8
 _probe = np.zeros(1)
 if ctypes.sizeof(ctypes.c_size_t) != 8 or _words[id(_probe) + _HEADER >> 3] != _probe.ctypes.data:
     raise ImportError("samestep does not know how this Python build lays out NumPy arrays")
+
+
+def word(x: object, k: int) -> int:
+    """The k-th machine word, counted from 0, of the object `x`."""
+    return int(_words[(id(x) >> 3) - 1 + k])
 
 
 def _problem(problem: str) -> Row:
@@ -52,7 +59,9 @@ def _numpy(x: Any) -> Row:
 def _numpy_dtype(dtype: np.dtype[Any]) -> str:
     """The name of a dtype seen for the first time; only native byte order has a plain name."""
     if dtype.name == "bfloat16" and dtype.kind == "V" and dtype.itemsize == 2 and dtype.isnative:
-        return _NUMPY_DTYPES.setdefault(dtype, "bfloat16")
+        _NUMPY_DTYPES.setdefault(dtype, "bfloat16")
+        NATIVE_DTYPES[:] = list(map(id, _NUMPY_DTYPES))[:3]
+        return "bfloat16"
     return dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order ({dtype.str})"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from samestep import arrays, contract, tiling
-from samestep.engine import DEFAULT, ENGINES, engines, gpu
+from samestep.engine import DEFAULT, ENGINES, bulk, cpu, engines, gpu, quick
 from samestep.engine.batch import Batch, Kernel, table_of
 
 
@@ -46,6 +46,12 @@ def sgd_(
     Raises `ContractError` with a code of rule O12; nothing has been written then (rule O11). torch tensors may require
     gradients; the version counter of each written one goes up, so autograd notices the change.
     """
+    done = quick.step(parameters, gradient, learning_rate, accum, momentum, stat, dampening, weight_decay, nesterov,
+                      order, engine)
+    if done is None:
+        quick.mark_written((parameters, accum, stat))
+    if done is not False:
+        return parameters
     tensors = (parameters, gradient, learning_rate, accum, momentum, stat)
     module = _engine(order, engine)
     _update(module, engine, tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order)
@@ -67,6 +73,11 @@ def sgd_batch_(
     module = _engine(order, engine)
     p, g, a, s = map(contract.check_sequence, ("parameters", "gradient", "accum", "stat"),
                      (parameters, gradient, accum, stat))
+    if module is cpu and p:
+        table = bulk.table_of(p, g, a, s)
+        if table is not None and _update_table(table, (p[0], g[0], learning_rate, a[0], momentum, s[0]),
+                                               (dampening, weight_decay, nesterov), order):
+            return parameters
     tensors = (*p, *g, learning_rate, *a, momentum, *s)
     counts = (len(p), len(g), 1, len(a), 1, len(s))
     _update(module, engine, tensors, counts, True, dampening, weight_decay, nesterov, order)
@@ -101,6 +112,25 @@ def _update(
         module.run(Batch(kernel, table, at[2 * n], at[3 * n + 1], attributes[0], attributes[1], split, device))
         if "torch" in sys.modules:
             arrays.mark_written((*tensors[:n], *tensors[2 * n + 1:3 * n + 1], *tensors[3 * n + 2:]))
+            kind: Any = type(tensors[0])
+            quick.meet(kind)
+
+
+def _update_table(table: Any, first: Sequence[Any], attributes: Any, order: str) -> bool:
+    """One step of engine cpu for a table of plain arrays, of which `first` is a call of the first set; was it done?
+
+    Learning rate, momentum and attributes are checked as for that call: all else of the others is as of the first.
+    """
+    inputs = arrays.read(first, (1,) * 6, batch=False)
+    contract.check_inputs(inputs)
+    checked = contract.check_attributes(*attributes)
+    dtype, at = inputs.dtypes[0], inputs.addresses
+    if not bulk.are_apart(table, contract.DTYPES[dtype], (at[2], at[4])):
+        return False
+    split = cpu.plan(int(table[-1, 4]), dtype)
+    kernel = _kernel(order, dtype, split.sch_mode, checked)
+    cpu.run(Batch(kernel, table, at[2], at[4], checked.dampening, checked.weight_decay, split))
+    return True
 
 
 def _place(module: Any, engine: Any, tensors: Sequence[Any], inputs: contract.Inputs) -> tuple[Any, str, str, Any]:

@@ -10,7 +10,7 @@ import click
 import samestep
 from samestep.cli.lazy import LazyGroup
 
-COMMANDS = ("demo", "verify", "fingerprint", "compare", "cases", "graph", "lower", "info")  # and their modules
+COMMANDS = ("demo", "verify", "fingerprint", "compare", "cases", "graph", "lower", "bench", "info")  # and their modules
 
 
 @click.group(cls=LazyGroup, modules=dict(zip(COMMANDS, COMMANDS, strict=True)),

@@ -4,8 +4,9 @@ Everything goes through public C functions, whose addresses stand in a table (`F
 and of DLPack's exchange table, which describes a tensor without allocating anything. The GIL is held. A question that
 fails sets Python's error indicator, which is cleared: the answer is no then.
 
-A record of `RECORD` words describes each parameter of the group; words 10 .. 15 are addresses seen last time, which
-are only prefetched (of a large group every tensor has left the caches since the last step).
+A record of `RECORD` words describes each parameter of the group. Records are in the order of the state's dict, so that
+one walk through that meets them all. Words 10 .. 15 are addresses seen last time, which are only prefetched (of a large
+group every tensor has left the caches since the last step).
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from samestep.engine.llvm import load_int, on_stack
 
 FUNCTIONS = ("PyList_GetItem", "PyList_SetItem", "PyDict_Next", "PyDict_GetItemWithError", "PyObject_GetAttr",
              "Py_DecRef", "PyErr_Clear")  # then the exchange table's dltensor_from_py_object_no_sync
-RECORD = 16
+RECORD = 18
 (PARAMETER, TYPE, BUFFER, STAT, P_DTYPE, G_DTYPE, B_DTYPE, S_DTYPE, DIMS, HAS_GRADIENT,
- P_SEEN, G_SEEN, B_SEEN, S_SEEN, G_OBJECT, STATE_OBJECT) = range(RECORD)
-# A job's words. DEVICE is DLPack's device type and number. START is where in the state's dict the group begins.
-JOB = 12
-(FUNCTION_TABLE, ROWS, RECORDS, TABLE, DEVICE, TENSOR_TYPE, NONE, GRAD_NAME, BUFFER_NAME, STAT_NAME, START,
+ P_SEEN, G_SEEN, B_SEEN, S_SEEN, G_OBJECT, STATE_OBJECT, PLACE, SET) = range(RECORD)
+# PLACE is in the list of parameters, SET in the table. A job's words: ROWS counts all parameters, SETS those with a
+# gradient; DEVICE is DLPack's device type and number; START is where in the state's dict the group begins.
+JOB = 13
+(FUNCTION_TABLE, ROWS, SETS, RECORDS, TABLE, DEVICE, TENSOR_TYPE, NONE, GRAD_NAME, BUFFER_NAME, STAT_NAME, START,
  NEW_GRADIENTS) = range(JOB)
-_OB_TYPE = object.__basicsize__ - 8  # where an object's type stands in a build with a GIL
+OB_TYPE = object.__basicsize__ - 8  # where an object's type stands in a build with a GIL
 _ints = [types.int64]
 
 with cache.cached("ask") as _cache:
@@ -92,11 +94,10 @@ with cache.cached("ask") as _cache:
             call_i64(load_int(functions, 6), ())
             return False
         has_gradient = load_int(record, HAS_GRADIENT) != 0
-        if not has_gradient or load_int(g + _OB_TYPE, 0) != load_int(job, TENSOR_TYPE):
+        if not has_gradient or load_int(g + OB_TYPE, 0) != load_int(job, TENSOR_TYPE):
             call_i64(load_int(functions, 5), (g,))
             return g == load_int(job, NONE) and not has_gradient
-        at = (row - load_int(job, TABLE)) // 40
-        call_i32(load_int(functions, 1), (gradients, at, g))  # the list holds the reference now
+        call_i32(load_int(functions, 1), (gradients, load_int(record, SET), g))  # the list holds the reference now
         if not _is(functions, g, load_int(record, G_DTYPE), load_int(job, DEVICE), load_int(record, DIMS), told):
             return False
         if load_int(record, G_OBJECT) != g or load_int(row, 1) != load_int(told, 0):
@@ -113,18 +114,18 @@ with cache.cached("ask") as _cache:
         The list `gradients` is filled with those there are, the table with their addresses; NEW_GRADIENTS says whether
         any is another object or elsewhere than last time. `state` is 0 for a group without state.
         """
-        functions, records, row = load_int(job, FUNCTION_TABLE), load_int(job, RECORDS), load_int(job, TABLE)
+        functions, records, is_first = load_int(job, FUNCTION_TABLE), load_int(job, RECORDS), True
         told = on_stack((0, 0, 0, 0, 0, 0))
         cursor = on_stack((load_int(job, START), 0, 0, state, 0))  # place, key, value, dict, the place before
         store_int(job, NEW_GRADIENTS, 0)
         for i in range(load_int(job, ROWS)):
             record = records + 8 * RECORD * i
-            for k in range(P_SEEN, RECORD):
+            for k in range(P_SEEN, STATE_OBJECT + 1):
                 prefetch(load_int(record, k))
-            p = load_int(record, PARAMETER)
-            if call_i64(load_int(functions, 0), (parameters, i)) != p:
+            p, row = load_int(record, PARAMETER), load_int(job, TABLE) + 40 * load_int(record, SET)
+            if call_i64(load_int(functions, 0), (parameters, load_int(record, PLACE))) != p:
                 return False
-            if load_int(p + _OB_TYPE, 0) != load_int(record, TYPE):
+            if load_int(p + OB_TYPE, 0) != load_int(record, TYPE):
                 return False
             if not _gradient_is(job, record, p, row, gradients, told):
                 return False
@@ -139,8 +140,8 @@ with cache.cached("ask") as _cache:
                 found = _next_state(job, cursor, p)
                 if found == 0 or not _state_is(job, record, found, row, told):
                     return False
-                if row == load_int(job, TABLE):
+                if is_first:
                     store_int(job, START, load_int(cursor, 4))
+                    is_first = False
                 store_int(record, STATE_OBJECT, found)
-            row += 40
         return True

@@ -12,10 +12,11 @@ import numpy as np
 
 from samestep import tiling
 from samestep.contract import DTYPES
-from samestep.engine import threads
+from samestep.engine import quick, threads
 from samestep.engine.batch import Batch, Kernel
 
 _BLOCK_LEAST = 1 << 16  # elements; a smaller block is not worth waking a thread
+ONE_BLOCK = 2 * _BLOCK_LEAST  # fewer elements are one block
 _POOL_LEAST = 1 << 17  # the same where waking goes through Python
 _BLOCK_ALIGN = 1 << 10
 _RUN = 1 << 13  # elements whose stat is stored or left together
@@ -37,7 +38,7 @@ def device_type() -> str:
 
 def plan(total: int, dtype: str) -> tiling.Split:
     """Blocks for the threads there are, runs short enough for a cache."""
-    if total < 2 * _BLOCK_LEAST:
+    if total < ONE_BLOCK:
         return _split(total, dtype, 1, _BLOCK_LEAST)
     return _split(total, dtype, threads.get_num_threads(), _BLOCK_LEAST if threads.team() else _POOL_LEAST)
 
@@ -53,7 +54,7 @@ def streams(total: int, dtype: str) -> bool:
     return 4 * total * SIZES[dtype] > _CACHE_BYTES
 
 
-def _sizes(kernel: Kernel) -> int:
+def sizes_of(kernel: Kernel) -> int:
     """The bytes of an element of each column of the table, a byte each (see walk.py)."""
     size = SIZES[kernel.dtype]
     if kernel.rule == "cann":
@@ -66,7 +67,7 @@ def run(batch: Batch) -> None:
     walk = _walk()
     kernel, table, lr, m, d, wd, split, _ = batch
     address, total = kernel_address(kernel), split.dim0
-    size, stream = _sizes(kernel), int(streams(total, kernel.dtype))
+    size, stream = sizes_of(kernel), int(streams(total, kernel.dtype))
     if split.block_num == len(table) == 1:
         walk.run_one(address, *table[0], size, lr, m, d, wd, stream, split.ub_former)
         return
@@ -94,7 +95,9 @@ def kernel_address(kernel: Kernel) -> int:
     """The address of the compiled kernel; the two schModes share it, since a kernel sees one run at a time."""
     if kernel.key.sch_mode:
         return kernel_address(kernel._replace(key=kernel.key._replace(sch_mode=0)))
-    return int(build(kernel).address)
+    address = int(build(kernel).address)
+    quick.know(kernel, address)
+    return address
 
 
 def build(kernel: Kernel) -> Any:

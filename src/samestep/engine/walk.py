@@ -14,6 +14,7 @@ import numpy as np
 from numba import types
 
 from samestep.engine import cache
+from samestep.engine.calls import prefetch
 from samestep.engine.llvm import (
     call,
     call_int,
@@ -27,6 +28,7 @@ from samestep.engine.llvm import (
 
 KERNEL = types.void(*[types.int64] * 7, types.float64, types.float64, types.int64)
 _IEEE = default_fp_control()
+_AHEAD = 8  # rows
 _TABLE = types.Array(types.int64, 1, "C")
 _ints = [types.int64]
 _float = types.float64
@@ -61,6 +63,9 @@ with cache.cached("walk") as _cache:
         row = _first_row(table, rows, start)
         p_size, g_size, a_size, s_size = sizes & 255, sizes >> 8 & 255, sizes >> 16 & 255, sizes >> 24
         while start < stop:
+            if row + _AHEAD < rows:  # sets too small for the processor to guess where the next one lies
+                for k in range(4):
+                    prefetch(load_int(table, 5 * (row + _AHEAD) + k))
             end = load_int(table, 5 * row + 4)
             begin = load_int(table, 5 * row - 1) if row > 0 else 0
             p, g, a, s = (load_int(table, 5 * row), load_int(table, 5 * row + 1), load_int(table, 5 * row + 2),
@@ -79,7 +84,7 @@ with cache.cached("walk") as _cache:
             row += 1
 
     @numba.njit(types.void(*_ints * 6, _float, _float, *_ints * 6), **_jit)
-    def _blocks(
+    def blocks(
         kernel: int, table: int, rows: int, sizes: int, lr: int, m: int, d: float, wd: float, stream: int,
         total: int, former: int, run: int, first: int, step: int,
     ) -> None:
@@ -101,7 +106,7 @@ with cache.cached("walk") as _cache:
         total: int, former: int, run: int, first: int, step: int,
     ) -> None:
         """Blocks first, first + step, ... on the calling thread; the GIL is released."""
-        _blocks(kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d, wd, stream, total, former, run, first,
+        blocks(kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d, wd, stream, total, former, run, first,
                 step)
 
     @numba.njit(types.void(*_ints * 6, *_ints * 3, _float, _float, *_ints * 2), **_jit)
@@ -111,13 +116,13 @@ with cache.cached("walk") as _cache:
     ) -> None:
         """A single tensor set in one block; a call costs half of what building a table first would."""
         table = on_stack((p, g, a, s, length))
-        _blocks(kernel, table, 1, sizes, lr, m, d, wd, stream, length, length, run, 0, 1)
+        blocks(kernel, table, 1, sizes, lr, m, d, wd, stream, length, length, run, 0, 1)
 
     @numba.cfunc(types.void(types.int64), nopython=True, error_model="numpy", cache=_cache)
     def _region(job: int) -> None:
         """What each thread of an OpenMP team does: every num_threads-th block, whatever size the team got."""
         thread, threads = call_int(load_int(job, 12)), call_int(load_int(job, 13))
-        _blocks(load_int(job, 0), load_int(job, 1), load_int(job, 2), load_int(job, 3), load_int(job, 4),
+        blocks(load_int(job, 0), load_int(job, 1), load_int(job, 2), load_int(job, 3), load_int(job, 4),
                 load_int(job, 5), load_float(job, 6), load_float(job, 7), load_int(job, 8), load_int(job, 9),
                 load_int(job, 10), load_int(job, 11), thread, threads)
 

@@ -30,6 +30,7 @@ _NAMES = {getattr(torch, name): name for name in cpu.SIZES}
 _address = torch.Tensor.data_ptr
 _length = torch.Tensor.numel
 _contiguous = torch.Tensor.is_contiguous
+_increment = torch.autograd.graph.increment_version
 _dtype = operator.attrgetter("dtype")
 _HUGE = 1 << 21  # bytes of a huge page
 _MADV_HUGEPAGE = 14
@@ -49,18 +50,18 @@ class Rule(NamedTuple):
 
 def step(work: Sequence[Work]) -> None:
     """Do all of `work`, in place (rule T, or rules O in dialect cann), and raise the written version counters."""
-    step_by(work, _rule)
+    step_by(work, rule_of)
 
 
-def step_by(work: Sequence[Work], rule_of: Callable[[Work], Rule]) -> None:
+def step_by(work: Sequence[Work], of: Callable[[Work], Rule]) -> None:
     """The same by the engine of the rules."""
     for item in work:
         if not item.parameters:
             continue
         if item.known is not None and item.known.dtypes is not None:
-            rule = rule_of(item)
+            rule = of(item)
             rule.run(rule, item.known.dtypes, item.known.table)
-            _mark(item.known.written)
+            mark(item.known.written)
             continue
         columns, written = columns_of(item)
         flags = item.first if item.dialect == "torch" else None
@@ -68,16 +69,16 @@ def step_by(work: Sequence[Work], rule_of: Callable[[Work], Rule]) -> None:
             for buffer, first in zip(columns[2], item.first, strict=True):
                 if first and buffer.is_cpu:
                     _on_huge_pages(buffer)
-        rule = rule_of(item)
+        rule = of(item)
         if not _run_flat(rule, item, columns, flags):
             _run_each(rule, columns, written, flags)
-        _mark(list(chain.from_iterable(compress(columns, written))))
+        mark(list(chain.from_iterable(compress(columns, written))))
 
 
-def _mark(tensors: list[torch.Tensor]) -> None:
+def mark(tensors: list[torch.Tensor]) -> None:
     """Raise the version counters, in one call where torch can; tensors made in inference mode have none."""
     try:
-        torch.autograd.graph.increment_version(tensors)
+        _increment(tensors)
     except (TypeError, RuntimeError):  # torch before 2.5 takes one tensor
         for x in tensors:
             if not x.is_inference():
@@ -96,7 +97,8 @@ def columns_of(item: Work) -> tuple[list[list[torch.Tensor]], list[bool]]:
     return columns, written
 
 
-def _rule(item: Work) -> Rule:
+def rule_of(item: Work) -> Rule:
+    """The rule of a work for the cpu engine."""
     return _cann(item) if item.dialect == "cann" else torch_rule(item, float(item.lr))
 
 

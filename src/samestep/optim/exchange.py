@@ -44,14 +44,18 @@ def _ask() -> Any:
 
 
 class Group:
-    """Tensors of one group, all dense and contiguous on one device, and the kernel's table of their addresses."""
+    """Tensors of one group, all dense and contiguous on one device, and the kernel's table of their addresses.
+
+    `job` is the address of what ask.is_as_it_was is given.
+    """
 
     def __init__(
         self, everything: Sequence[Tensor], columns: Sequence[Sequence[Tensor]], names: Sequence[str], table: Any,
+        state: Mapping[Tensor, Any],
     ) -> None:
         """`everything` is the group's list of parameters; `columns` are those with a gradient, gradients and state.
 
-        `names` are the keys of the state's tensors. `table` is the kernel's; gradients' addresses are put into it.
+        `names` are the keys of the tensors in `state`. `table` is the kernel's; gradients' addresses are put into it.
         """
         ask = _ask()
         self._table = table
@@ -59,11 +63,12 @@ class Group:
         self._single = [k for k, p in enumerate(columns[0]) if p.numel() == 1]
         self._dims = np.array([size for p in columns[0] for size in p.shape], np.int64)
         self._records = np.zeros((len(everything), ask.RECORD), np.int64)
-        self._describe(everything, columns)
+        self._describe(everything, columns, state)
         known = functions()
         assert known is not None
         words: dict[int, int] = {
-            ask.FUNCTION_TABLE: known.ctypes.data, ask.ROWS: len(everything), ask.RECORDS: self._records.ctypes.data,
+            ask.FUNCTION_TABLE: known.ctypes.data, ask.ROWS: len(everything),
+            ask.SETS: len(table), ask.RECORDS: self._records.ctypes.data,
             ask.TABLE: table.ctypes.data, ask.DEVICE: told(columns[0][0])[1], ask.TENSOR_TYPE: id(Tensor),
             ask.NONE: id(None), ask.GRAD_NAME: id(_NAMES[-1]),
         }
@@ -71,20 +76,24 @@ class Group:
             words[ask.BUFFER_NAME + k] = id(_NAMES[_NAMES.index(name)])
         self._job = np.zeros(ask.JOB, np.int64)
         self._job[list(words)] = list(words.values())
-        self._address = self._job.ctypes.data
+        self.job = self._job.ctypes.data
         self._is_as_it_was, self._start, self._new = ask.is_as_it_was, ask.START, ask.NEW_GRADIENTS
 
-    def _describe(self, everything: Sequence[Tensor], columns: Sequence[Sequence[Tensor]]) -> None:
-        ask, records, place = _ask(), self._records, 0
+    def _describe(self, everything: Sequence[Tensor], columns: Sequence[Sequence[Tensor]],
+                  state: Mapping[Tensor, Any]) -> None:
+        ask, records, dims = _ask(), self._records, self._dims.ctypes.data
         records[:, ask.PARAMETER] = list(map(id, everything))
         records[:, ask.TYPE] = [id(type(p)) for p in everything]
+        records[:, ask.PLACE] = range(len(everything))
         present = [k for k, p in enumerate(everything) if p.grad is not None]
-        for k, tensors in zip(present, zip(*columns, strict=True), strict=True):
-            record = records[k]
-            record[ask.HAS_GRADIENT], record[ask.DIMS] = 1, self._dims.ctypes.data + 8 * place
+        for row, (place, tensors) in enumerate(zip(present, zip(*columns, strict=True), strict=True)):
+            record = records[place]
+            record[ask.HAS_GRADIENT], record[ask.SET], record[ask.DIMS] = 1, row, dims
             record[ask.P_DTYPE:ask.P_DTYPE + len(tensors)] = [told(x)[2] for x in tensors]
             record[ask.BUFFER:ask.BUFFER + len(tensors) - 2] = [id(x) for x in tensors[2:]]
-            place += tensors[0].dim()
+            dims += 8 * tensors[0].dim()
+        turns = {id(p): turn for turn, p in enumerate(state)}
+        self._records[:] = records[np.argsort([turns.get(id(p), -1) for p in everything], kind="stable")]
 
     def gradients(self, params: list[Tensor], state: Mapping[Tensor, Any]) -> list[Tensor] | None:
         """The gradients of now, if nothing but they can have changed, and they not in kind; else None.
@@ -95,13 +104,17 @@ class Group:
             return None
         found: list[Any] = [None] * len(self._table)
         owner = id(state) if len(self._columns) > 1 else 0
-        if not self._is_as_it_was(self._address, id(params), id(found), owner):
+        if not self._is_as_it_was(self.job, id(params), id(found), owner):
             if not self._job[self._start]:
                 return None
             self._job[self._start] = 0  # the state's dict may have changed: look from its beginning
-            if not self._is_as_it_was(self._address, id(params), id(found), owner):
+            if not self._is_as_it_was(self.job, id(params), id(found), owner):
                 return None
         return None if self._is_negated(found) else found
+
+    def single_elements(self) -> tuple[list[Tensor], list[int]]:
+        """The tensors that are held of parameters with one element, and those parameters' places."""
+        return [column[k] for k in self._single for column in self._columns], self._single
 
     def _is_negated(self, gradients: Sequence[Tensor]) -> bool:
         """Is any tensor a lazily negated view, of which the exchange table says nothing?
@@ -111,7 +124,7 @@ class Group:
         """
         if self._job[self._new] and any(map(Tensor.is_neg, gradients)):
             return True
-        return any(column[k].is_neg() for k in self._single for column in (*self._columns, gradients))
+        return any(x.is_neg() for x in (*self.single_elements()[0], *(gradients[k] for k in self._single)))
 
 
 def told(tensor: Tensor) -> Any:

@@ -22,6 +22,7 @@ class Group:
 
     def __init__(
         self, everything: Sequence[Tensor], columns: Sequence[Sequence[Tensor]], names: Sequence[str], table: Any,
+        state: Mapping[Tensor, Any],
     ) -> None:
         """As exchange.Group."""
         self._everything, self._columns, self._table = list(everything), [columns[0], *columns[2:]], table

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as optimizer_module
 
-from samestep.optim import amp, checkpoint, differentiable, hyperparameters, plan, run
+from samestep.optim import amp, checkpoint, cpu_path, differentiable, hyperparameters, plan, run
 from samestep.optim.hyperparameters import Settings
 from samestep.optim.plan import Plan
 from samestep.optim.seen import Seen
 from samestep.optim.work import Work
+
+_is_compiling, _is_profiling = torch.compiler.is_dynamo_compiling, torch.autograd._profiler_enabled
+_global_pre_hooks = optimizer_module._global_optimizer_pre_hooks
+_global_post_hooks = optimizer_module._global_optimizer_post_hooks
 
 
 class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed by the type checker
@@ -110,11 +114,9 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
 
         @functools.wraps(func)
         def step(self: SGD, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_dynamo_compiling():  # asked first: dynamo does not trace what comes after
-                return wrapped(self, *args, **kwargs)
-            hooks = (self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
-                     or optimizer_module._global_optimizer_pre_hooks or optimizer_module._global_optimizer_post_hooks)
-            if hooks or torch.autograd._profiler_enabled():
+            if (_is_compiling()  # asked first: dynamo does not trace what comes after
+                    or self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+                    or _global_pre_hooks or _global_post_hooks or _is_profiling()):
                 return wrapped(self, *args, **kwargs)
             return func(self, *args, **kwargs)
 
@@ -130,7 +132,7 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_dynamo_compiling():
+        if _is_compiling():
             from samestep.optim import compiled  # loads dynamo, which takes a second
 
             compiled.step(self)
@@ -139,6 +141,13 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
         return loss
 
     def _step(self) -> None:
+        groups, own = self.param_groups, self.__dict__
+        # A GradScaler gives an optimizer these attributes for a step.
+        if len(groups) == 1 and self._seen and "found_inf" not in own and "grad_scale" not in own:
+            last = self._seen[0]
+            if last.quickly(groups[0], self.state):  # all of it in one compiled call
+                cpu_path.mark(last.written)
+                return
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and not found_inf.is_cuda:
             if amp.is_skipped(found_inf):
@@ -150,7 +159,7 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
         for index, group in enumerate(self.param_groups):
             settings.append(hyperparameters.settings(group))
             seen = self._seen.get(index)
-            work = seen.again(settings[index], group["params"], self.state) if seen is not None else None
+            work = seen.again(settings[index], group, self.state) if seen is not None else None
             if work is not None:
                 known[index] = work
         all_known = len(known) == len(settings)
@@ -160,6 +169,8 @@ class SGD(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followed
             found_inf = None
         if all_known and grad_scale is None:
             run.step(list(known.values()), found_inf)  # no tensor operation: autograd need not be told to look away
+            if len(known) == 1:
+                self._seen[0].make_quick(known[0], self.param_groups[0])
             return
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             self._update(settings, known, grad_scale, found_inf)

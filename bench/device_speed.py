@@ -10,7 +10,7 @@ import statistics
 import time
 from contextlib import contextmanager
 
-from optim import gpt2_small, resnet50
+from samestep.bench.models import gpt2_small, resnet50
 
 SIZES = {"64": 1 << 6, "1K": 1 << 10, "8K": 1 << 13, "64K": 1 << 16, "256K": 1 << 18, "1M": 1 << 20, "4M": 1 << 22,
          "16M": 1 << 24, "64M": 1 << 26, "256M": 1 << 28}

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import environments
 import samestep
 import suite
+from samestep import dlpack
 from samestep.contract import DTYPES, INPUTS
 from samestep.engine import plain_call, quick
 from samestep.engine.cpu import ONE_BLOCK
@@ -619,11 +620,11 @@ def test_where_arrays_are_laid_out_otherwise_the_ordinary_way_does_it_all():
 
 
 def spoil_the_version(monkeypatch):
-    monkeypatch.setattr(quick, "_EXCHANGE_MAJOR", 2)
+    monkeypatch.setattr(dlpack, "EXCHANGE_MAJOR", 2)
 
 
 def take_the_table_away(monkeypatch):
-    monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    monkeypatch.delattr(torch.Tensor, dlpack.EXCHANGE_TABLE)
 
 
 def spoil_a_dtype(monkeypatch):

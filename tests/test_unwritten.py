@@ -94,7 +94,8 @@ def test_the_ways_to_clear_stat_give_the_same_bits(dtype, variant, filled, monke
     lr, m = suite.scalar(0.1, dtype), suite.scalar(0.9, dtype)
     expected = suite.run("reference", columns, dtype, suite.KEYS[variant], "spec", lr, m)
     for cache_bytes in (1, 1 << 40):
-        monkeypatch.setattr(cpu, "_CACHE_BYTES", cache_bytes)
+        monkeypatch.setattr(cpu, "_LONG", cache_bytes)
+        monkeypatch.setattr(cpu, "last_cache", lambda size=cache_bytes: size)
         cpu._split.cache_clear()
         for offset in (0, 1, 6):
             moved = [shifted(column, offset) for column in columns]

@@ -15,6 +15,8 @@ _DEVICES = {2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10:
 _DTYPES = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16"}
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "handle", 4: "bfloat", 5: "complex", 6: "bool"}
 _READ_ONLY, _COPIED = 1, 2
+EXCHANGE_TABLE, EXCHANGE_MAJOR = "__dlpack_c_exchange_api__", 1
+_FUNCTION = 5  # its word in the table, after version, previous table, allocator and two converters
 
 
 class _Tensor(ctypes.Structure):
@@ -99,3 +101,17 @@ def _contiguous(shape: tuple[int, ...], tensor: _Tensor) -> bool:
             return False
         expected *= length
     return True
+
+
+def describer(kind: type) -> int:
+    """The address of the C function by which objects of a type are described without a capsule; 0 if it has none.
+
+    It is dltensor_from_py_object_no_sync(PyObject *, DLTensor *) of the DLPackExchangeAPI that the type carries. Only a
+    table of DLPack 1 is read.
+    """
+    table = getattr(kind, EXCHANGE_TABLE, None)
+    address = _pointer(table, b"dlpack_exchange_api") if type(table).__name__ == "PyCapsule" else None
+    if address is None:
+        return 0
+    words = (ctypes.c_uint64 * (_FUNCTION + 1)).from_address(address)
+    return int(words[_FUNCTION]) if words[0] & 0xFFFFFFFF == EXCHANGE_MAJOR else 0

@@ -55,10 +55,10 @@ def test_calibration_ends_with_a_coarse_clock():
 def test_a_sample_is_seconds_per_call():
     clock, calls = Clock(), []
     step = lambda: (calls.append("step"), clock.step(2.0)())  # noqa: E731
-    assert method.sampler(step, 3, None, clock)() == 2.0
+    assert method.sampler(step, 3, None, True, clock)() == 2.0
     assert calls == ["step"] * 4  # the first one is not timed
     calls.clear()
-    assert method.sampler(step, 1, None, clock)() == 2.0
+    assert method.sampler(step, 1, None, False, clock)() == 2.0
     assert calls == ["step"]
 
 
@@ -66,7 +66,7 @@ def test_what_comes_before_a_call_is_not_timed():
     clock, calls = Clock(), []
     before = lambda: (calls.append("before"), clock.step(100.0)())  # noqa: E731
     step = lambda: (calls.append("step"), clock.step(2.0)())  # noqa: E731
-    assert method.sampler(step, 1, before, clock)() == 2.0
+    assert method.sampler(step, 1, before, True, clock)() == 2.0
     assert calls == ["before", "step"]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import samestep
-from samestep.bench import memory, method, reading, results
+from samestep.bench import method, reading, results
+from samestep.engine import cpu
 
 
 def test_results_say_when_where_and_with_what():
@@ -26,7 +27,7 @@ def test_results_say_when_where_and_with_what():
 
 
 def test_caches_are_told_in_bytes():
-    caches = memory.caches()
+    caches = cpu.caches()
     assert all(size >= 8 << 10 and size % 1024 == 0 for size in caches.values())
     assert list(caches) == sorted(caches)
 

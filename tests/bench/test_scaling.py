@@ -85,7 +85,7 @@ def test_rows_over_tensors():
 def test_rows_over_elements(make, monkeypatch):
     swept = []
     monkeypatch.setattr(scaling_points, "SWEPT", 1 << 12)
-    monkeypatch.setattr("samestep.bench.memory.caches", lambda: {"L2": 1 << 10, "L3": 1 << 18})
+    monkeypatch.setattr("samestep.engine.cpu.caches", lambda: {"L2": 1 << 10, "L3": 1 << 18})
     row = scaling.over_elements(lambda sizes: swept.append(list(sizes)) or make(sizes), [1000, 5000], rounds=2)
     json.dumps(row, allow_nan=False)
     assert swept == [[1000, 5000], [3 << 14]]  # 16 bytes each: three times the larger cache
@@ -97,7 +97,7 @@ def test_rows_over_elements(make, monkeypatch):
 
 def test_what_does_not_fit_into_memory_is_left_out_and_says_so(monkeypatch):
     monkeypatch.setattr(scaling_points, "SWEPT", 1000)
-    monkeypatch.setattr("samestep.bench.memory.caches", dict)
+    monkeypatch.setattr("samestep.engine.cpu.caches", dict)
     monkeypatch.setattr(scaling, "available_memory", lambda: scaling.SPARE + 16 * (1000 + 4000))
     row = scaling.over_elements(scaling_points.of_operator, [1000, 4000, 4001, 1 << 29], rounds=1)
     assert [point["elements"] for point in row["points"]] == [1000, 4000]

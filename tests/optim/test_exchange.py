@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import samestep.optim
+from samestep import dlpack
 from samestep.optim import exchange, guards, hyperparameters
 
 needs_table = pytest.mark.skipif(exchange.functions() is None, reason="torch < 2.10 has no DLPack exchange table")
@@ -247,14 +248,14 @@ def test_a_table_of_another_version_is_not_used(monkeypatch):
     words = (ctypes.c_uint64 * 8)(2, 0, 1, 1, 1, 1, 1, 0)  # DLPack 2
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    monkeypatch.setattr(torch.Tensor, exchange._TABLE_NAME,
+    monkeypatch.setattr(torch.Tensor, dlpack.EXCHANGE_TABLE,
                         new(ctypes.addressof(words), b"dlpack_exchange_api", None))
     assert exchange.functions.__wrapped__() is None
     words[0] = 1
     assert exchange.functions.__wrapped__() is not None
     words[5] = 0  # the function is optional
     assert exchange.functions.__wrapped__() is None
-    monkeypatch.delattr(torch.Tensor, exchange._TABLE_NAME)
+    monkeypatch.delattr(torch.Tensor, dlpack.EXCHANGE_TABLE)
     assert exchange.functions.__wrapped__() is None
 
 

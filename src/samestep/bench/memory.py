@@ -12,6 +12,7 @@ import numpy as np
 
 from samestep.bench.cases import ITEMSIZE
 from samestep.bench.peer import Array, Case, Memory
+from samestep.engine import cpu
 
 LINE = 64  # bytes
 BLOCK = 100_003  # random numbers, repeated; a prime, so that no stretch of a tensor meets the same ones again
@@ -83,21 +84,6 @@ def lacking(case: Case) -> str | None:
                                         f"{free / 1e9:.1f} GB are free")
 
 
-@functools.cache
-def caches() -> dict[str, int]:
-    """Bytes of the caches of the first processor by name ("L2", "L3"); empty where the system does not say."""
-    found = {}
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, size, kind = ((folder / name).read_text().strip() for name in ("level", "size", "type"))
-        except OSError:
-            continue
-        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1:], 1)
-        if kind != "Instruction":
-            found[f"L{level}"] = int(size.rstrip("KMG")) * unit
-    return found
-
-
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + LINE, np.uint8)
@@ -129,4 +115,4 @@ def _cool() -> None:
 
 @functools.cache
 def _other() -> Array:
-    return np.ones(max(2 * max(caches().values(), default=0), 32 << 20), np.uint8)
+    return np.ones(max(2 * max(cpu.caches().values(), default=0), 32 << 20), np.uint8)

@@ -23,6 +23,7 @@ NOISY = 1.5  # times the running median
 JUDGED_FROM = 5  # rounds that make a running median
 SAMPLE = 1e-3  # seconds that a sample of a small step lasts
 PLACED_ANEW = 1 << 20  # elements from which it matters where arrays lie in memory
+WARM = 1 << 28  # bytes of a step, above which nothing of the step before is left in a cache
 
 
 class Plan(NamedTuple):
@@ -101,18 +102,18 @@ def calibrate(step: Callable[[], object], clock: Clock = time.perf_counter, targ
         calls *= 2 if taken <= 0 else min(10, max(2, math.ceil(target / 2 / taken)))
 
 
-def sampler(step: Callable[[], object], calls: int, before: Callable[[], object] | None,
+def sampler(step: Callable[[], object], calls: int, before: Callable[[], object] | None, warm: bool = True,
             clock: Clock = time.perf_counter) -> Callable[[], float]:
     """What takes one sample: seconds per call of `step`.
 
-    With `before`, that is called, untimed, and then `step` once. Of several calls in a row one more comes first,
-    untimed: the step before was another peer's, and these are to find their own things in the caches.
+    With `before`, that is called, untimed, and then `step` once. If `warm`, one more call comes first, untimed: the
+    step before was another peer's, and these are to find their own things in the caches.
     """
     def sample() -> float:
         if before is not None:
             before()
             return _seconds(step, 1, clock)
-        if calls > 1:
+        if warm:
             step()
         return _seconds(step, calls, clock) / calls
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import samestep
-from samestep.bench import memory, method
+from samestep.bench import method
+from samestep.engine import cpu
 
 Results = dict[str, Any]
 SCHEMA = 1
@@ -33,7 +34,7 @@ def machine() -> dict[str, Any]:
     from samestep import info
 
     return {"processor": info.facts()["processor"]["name"], "cores": len(method.usable() or ()) or os.cpu_count() or 1,
-            "system": f"{platform.system()} {platform.release()} {platform.machine()}", "caches": memory.caches()}
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}", "caches": cpu.caches()}
 
 
 def versions() -> dict[str, str]:

@@ -118,10 +118,10 @@ def over_elements(make: Callable[[Sequence[int]], list[Point]], sizes: Sequence[
     Caches could hold the smallest tensors and none of the others. So each timed step comes after one, not timed, on
     other tensors thrice as large as the caches, which leaves in them what a step on a large model leaves there.
     """
-    from samestep.bench import memory
     from samestep.bench.scaling_points import BYTES, SWEPT
+    from samestep.engine import cpu
 
-    swept = max(SWEPT, 3 * max(memory.caches().values(), default=0) // BYTES)
+    swept = max(SWEPT, 3 * max(cpu.caches().values(), default=0) // BYTES)
     available = available_memory()
     most = sizes[-1] if available is None else max(sizes[0], (available - SPARE) // BYTES - swept)
     fitting = [size for size in sizes if size <= most]

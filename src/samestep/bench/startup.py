@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PROCESSES = 5
-PROCESSES_QUICK = 2
 TIMEOUT = 600.0  # seconds; the longest here, compiling a step for the first time, takes tens
 
 _IMPORT = """
@@ -115,7 +114,7 @@ class Cost(NamedTuple):
     """One cost: a script whose last line is the time, and what that time counts, in words.
 
     `needs` are packages without which it is left out. With `caches` it is measured twice, with nothing in the
-    caches of compiled code and with what a process before left there. A quick benchmark runs a `slow` one once.
+    caches of compiled code and with what a process before left there.
     """
 
     name: str
@@ -125,7 +124,6 @@ class Cost(NamedTuple):
     ours: bool = False
     unit: str = "s"
     caches: bool = False
-    slow: bool = False
 
 
 _STEP = "the optimizer's construction and its first step of 16 float32 tensors, 526,336 elements"
@@ -136,19 +134,19 @@ COSTS = (
     Cost("first call: samestep.sgd_", "importing samestep and numba, then the first call on 64 float32 elements; "
          "NumPy is loaded before", FIRST_CALL, ours=True, caches=True),
     Cost("first step: samestep.optim.SGD", f"importing samestep and numba, {_STEP}; torch is loaded before", FIRST_STEP,
-         ("torch",), ours=True, caches=True, slow=True),
+         ("torch",), ours=True, caches=True),
     Cost("first step: torch.optim.SGD, for-loop", f"{_STEP}; torch is loaded before",
-         _TORCH.format(flags="foreach=False", step="optimizer.step()"), ("torch",), slow=True),
+         _TORCH.format(flags="foreach=False", step="optimizer.step()"), ("torch",)),
     Cost("first step: torch.optim.SGD, fused", f"{_STEP}; torch is loaded before",
-         _TORCH.format(flags="fused=True", step="optimizer.step()"), ("torch",), slow=True),
+         _TORCH.format(flags="fused=True", step="optimizer.step()"), ("torch",)),
     Cost("first step: torch.compile(torch.optim.SGD.step)", f"{_STEP}, compiled; torch is loaded before",
-         _TORCH.format(flags="", step="torch.compile(optimizer.step)()"), ("torch",), caches=True, slow=True),
+         _TORCH.format(flags="", step="torch.compile(optimizer.step)()"), ("torch",), caches=True),
     Cost("first step: optax.sgd, jitted", f"{_STEP}, jitted; JAX and optax are loaded and the tensors on JAX's device "
          "before", _OPTAX, ("jax", "optax"), caches=True),
     Cost("one call: samestep.sgd_", "one call on 64 float32 elements, of a thousand in a row", STEADY_CALL, ours=True,
          unit="us"),
     Cost("one step: samestep.optim.SGD", "one step of one tensor of 64 float32 elements, of a thousand in a row",
-         STEADY_STEP, ("torch",), ours=True, unit="us", slow=True),
+         STEADY_STEP, ("torch",), ours=True, unit="us"),
 )
 
 
@@ -160,7 +158,7 @@ def measure(quick: bool, watch: Callable[[str], object]) -> list[dict[str, Any]]
     """
     rows = []
     for cost in COSTS:
-        count = PROCESSES if not quick else 1 if cost.slow else PROCESSES_QUICK
+        count = 1 if quick else PROCESSES
         with tempfile.TemporaryDirectory() as folder:
             empty = [Path(folder, str(k)) for k in range(count)]
             kinds = {", nothing cached": empty, ", cached": empty[-1:]} if cost.caches else {"": empty[:1]}

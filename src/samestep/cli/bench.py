@@ -32,7 +32,7 @@ def _counts(_context: click.Context, _option: click.Parameter, text: str | None)
 @click.option("--quick", is_flag=True, help="24 of the 200 cases, and few rounds.")
 @click.option("--peers", "peers", metavar="NAME", multiple=True, show_default="all that are installed",
               help="Compare with this one; may be given several times.")
-@click.option("--threads", metavar="1,2", callback=_counts, show_default="one, and one for each processor",
+@click.option("--threads", metavar="1,2", callback=_counts, show_default="1 and all processors; the latter if --quick",
               help="Numbers of threads, each in a process of its own.")
 @click.option("--case", metavar="TEXT", help="Only cases whose name holds this, such as 'float32 K3'.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/bench"),
@@ -93,7 +93,8 @@ def _measure(
 
     suites = ("op", "optim") if suite == "all" else (suite,)
     if threads is None:
-        threads = list(dict.fromkeys((1, len(method.usable() or ()) or 1)))
+        most = len(method.usable() or ()) or 1
+        threads = [most] if quick else list(dict.fromkeys((1, most)))
     try:
         plots.check()
     except plots.MissingError as error:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from samestep import arrays, tiling
+from samestep import arrays, dlpack, tiling
 from samestep.contract import DTYPES, ORDERS
 from samestep.engine import python_function
 from samestep.engine.batch import Kernel
@@ -44,7 +44,6 @@ _OBJECTS = {ARRAY: np.ndarray, FLOAT: float, ZERO: 0, TRUE: True, FALSE: False, 
 _FUNCTIONS = {KEEP: "Py_IncRef", DROP: "Py_DecRef", CALL: "PyObject_CallOneArg", INTEGER: "PyLong_AsSsize_t",
               CLEAR_ERROR: "PyErr_Clear", RELEASE_GIL: "PyEval_SaveThread", TAKE_GIL: "PyEval_RestoreThread"}
 DLPACK_DTYPES = {"float32": 0x00012002, "float16": 0x00011002, "bfloat16": 0x00011004}  # lanes, bits, kind
-_EXCHANGE_MAJOR, _DESCRIBE = 1, 5  # the version of DLPackExchangeAPI, and dltensor_from_py_object_no_sync's word there
 
 _known = np.zeros(KERNELS + len(ORDERS) * len(DTYPES) * VARIANTS, np.int64)
 _kept: list[Any] = []  # as long as the process lives
@@ -138,14 +137,7 @@ def meet(kind: type) -> None:
     torch = sys.modules.get("torch")
     if torch is None or not kind.__module__.startswith("torch") or kind not in (torch.Tensor, torch.nn.Parameter):
         return
-    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if type(capsule).__name__ != "PyCapsule":
-        return
-    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    table = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dlpack_exchange_api")
-    if ctypes.c_uint32.from_address(table).value != _EXCHANGE_MAJOR:
-        return
-    function = ctypes.c_int64.from_address(table + 8 * _DESCRIBE).value
+    function = dlpack.describer(torch.Tensor)
     if function and _describes(torch, function):
         objects = {TENSOR: torch.Tensor, PARAMETER: torch.nn.Parameter, IS_NEG: torch.Tensor.is_neg,
                    UNTYPED_STORAGE: torch.Tensor.untyped_storage, NBYTES: torch.UntypedStorage.nbytes,

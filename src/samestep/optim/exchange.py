@@ -1,7 +1,7 @@
 """A whole parameter group asked in one compiled call whether it is what it was; see engine/ask.py.
 
-torch from 2.10 on describes a tensor through DLPack's exchange table of C functions, in a tenth of the time of the
-questions that Python can put to it. Where there is no such table, seen.py asks in Python.
+torch from 2.10 on describes a tensor through DLPack's exchange table of C functions, without a call of Python's for
+every question. Where there is no such table, guards.py asks in Python.
 """
 
 from __future__ import annotations
@@ -16,24 +16,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-_TABLE_NAME = "__dlpack_c_exchange_api__"
-_WORDS_BEFORE = 5  # version, previous table, allocator, and two converters stand before the function that describes
+from samestep import dlpack
+from samestep.engine.python_function import addresses_of
+
 _NAMES = ("momentum_buffer", "accum", "stat", "grad")
 
 
 @functools.cache
 def functions() -> Any | None:
     """The addresses of ask.FUNCTIONS and of the table's function, or None where something is missing or unknown."""
-    table = getattr(Tensor, _TABLE_NAME, None)
-    if table is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    function = dlpack.describer(Tensor)
+    if not function or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    words = (ctypes.c_uint64 * (_WORDS_BEFORE + 1)).from_address(pointer(table, b"dlpack_exchange_api"))
-    if words[0] & 0xFFFFFFFF != 1 or not words[_WORDS_BEFORE]:  # DLPack's major version
-        return None
-    own = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _ask().FUNCTIONS]
-    return np.array([*own, words[_WORDS_BEFORE]], np.int64)
+    return np.array([*addresses_of(_ask().FUNCTIONS), function], np.int64)
 
 
 @functools.cache

@@ -57,8 +57,8 @@ def step_of(asked: Any, work: Work, group: Mapping[str, Any]) -> tuple[Step, Any
         at.SINGLE_COUNT: len(single), at.HELD: own[3].ctypes.data, at.HELD_COUNT: len(held),
         at.SCALARS: rule.learning_rate if is_cann else lr.ctypes.data, at.MOMENTUM: rule.momentum,
         at.KERNEL: cpu.kernel_address(kernel), at.SIZES: cpu.sizes_of(kernel),
-        at.STREAM: int(cpu.streams(total, kernel.dtype)), at.RUN: split.ub_former, at.TOTAL: total,
-        at.LR_SAME: int(is_cann),
+        at.STREAM: int(cpu.streams(total, kernel.dtype, kernel.key.dampening)), at.RUN: split.ub_former,
+        at.TOTAL: total, at.LR_SAME: int(is_cann),
     }
     table = np.zeros(at.WORDS, np.int64)
     table[list(words)] = list(words.values())

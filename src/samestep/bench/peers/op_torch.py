@@ -18,6 +18,7 @@ from samestep.bench.peer import Array, Case, Memory, Peer, Prepared, Settings
 from samestep.bench.peers import in_place, no_objection, not_installed
 
 COMPILED_TENSORS = 200
+COMPILED_ONCE = 100  # more take half a minute, for each dtype and all hyperparameters
 
 
 class Tensors(NamedTuple):
@@ -136,10 +137,13 @@ def _only_lists(case: Case) -> str | None:
 
 
 def _only_short_lists(case: Case) -> str | None:
+    """Why a case is not compiled; of lists that take long only those with the commonest hyperparameters are."""
     count = len(case.shapes)
-    if count <= COMPILED_TENSORS:
-        return None
-    return f"{count} tensor sets: a function of more than {COMPILED_TENSORS} takes minutes to compile"
+    if count > COMPILED_TENSORS:
+        return f"{count} tensor sets: a function of more than {COMPILED_TENSORS} takes minutes to compile"
+    if count > COMPILED_ONCE and case.setting not in ("K2", "decay"):
+        return f"{count} tensor sets take half a minute to compile: compared with momentum and weight decay only"
+    return None
 
 
 def _peer(name: str, title: str, unavailable: Any, cannot: Any, prepare: Any) -> Peer:

@@ -16,15 +16,19 @@ from samestep.cli.bench import bench
 RESULTS = made_up.results()
 
 
+plans = []  # seconds a case
+
+
 @pytest.fixture
 def measured(monkeypatch):
     """`run.run` that measures nothing; what it was asked for."""
     asked = []
 
-    def stand_in(suites, quick, peers, threads, out, watch, names):
+    def stand_in(suites, quick, peers, threads, out, watch, names, *, plan):
         watch(0, 4, "first")
         watch(4, 4, "last")
         asked.append((suites, quick, peers, threads, names))
+        plans.append(plan.seconds)
         (out / "results.json").write_text(json.dumps(RESULTS), encoding="utf-8")
         return RESULTS
 
@@ -33,7 +37,7 @@ def measured(monkeypatch):
 
 
 def refuse(monkeypatch, error):
-    def stand_in(*_):
+    def stand_in(*_, **__):
         raise error
 
     monkeypatch.setattr(run, "run", stand_in)
@@ -68,6 +72,14 @@ def test_without_matplotlib_it_says_so_first_and_writes_the_rest(measured, tmp_p
     assert "pip install matplotlib" in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "index.html"}
     assert measured == [(("op",), True, None, [2], None)]
+
+
+@pytest.mark.parametrize(("options", "seconds"), [((), 3.0), (("--quick",), 1.0), (("--seconds", "0.5"), 0.5),
+                                                  (("--quick", "--seconds", "2"), 2.0)])
+def test_seconds_of_a_case(measured, tmp_path, monkeypatch, options, seconds):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert invoke("--out", tmp_path, *options).exit_code == 0
+    assert plans[-1] == seconds
 
 
 def test_all_shows_every_case(measured, tmp_path, monkeypatch):

@@ -34,6 +34,8 @@ def _counts(_context: click.Context, _option: click.Parameter, text: str | None)
               help="Compare with this one; may be given several times.")
 @click.option("--threads", metavar="1,2", callback=_counts, show_default="1 and all processors; the latter if --quick",
               help="Numbers of threads, each in a process of its own.")
+@click.option("--seconds", type=click.FloatRange(min=0.0), show_default="3; 1 if --quick",
+              help="Rounds of each case go on for so long; there are at least nine.")
 @click.option("--case", metavar="TEXT", help="Only cases whose name holds this, such as 'float32 K3'.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/bench"),
               help="Folder for results.json, index.html and the pictures.")
@@ -85,13 +87,16 @@ def _compare(before: Path, after: Path, every: bool) -> None:
 
 
 def _measure(
-    suite: str, quick: bool, peers: tuple[str, ...], threads: list[int] | None, case: str | None, out: Path,
+    suite: str, quick: bool, peers: tuple[str, ...], threads: list[int] | None, seconds: float | None,
+    case: str | None, out: Path,
 ) -> dict[str, Any]:
     """Run it; ends the command with status 1 where verification is red."""
     from samestep.bench import method, plots, run
     from samestep.bench.one_case import RefusedError
 
     suites = ("op", "optim") if suite == "all" else (suite,)
+    plan = method.QUICK if quick else method.FULL
+    plan = plan if seconds is None else plan._replace(seconds=seconds)
     if threads is None:
         most = len(method.usable() or ()) or 1
         threads = [most] if quick else list(dict.fromkeys((1, most)))
@@ -103,7 +108,7 @@ def _measure(
         out.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes, not after them
         with _bar() as watch:
             return run.run(suites, quick, list(dict.fromkeys(peers)) or None, threads, out, watch,
-                           _names(suites, quick, case))
+                           _names(suites, quick, case), plan=plan)
     except RefusedError as error:
         click.secho("Nothing is timed, since samestep's results are not right:", fg="red", bold=True, err=True)
         click.echo(f"  {error}\n`samestep verify` shows the smallest input that goes wrong.", err=True)

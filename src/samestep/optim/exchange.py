@@ -67,8 +67,7 @@ class Group:
             ask.TABLE: table.ctypes.data, ask.DEVICE: told(columns[0][0])[1], ask.TENSOR_TYPE: id(Tensor),
             ask.NONE: id(None), ask.GRAD_NAME: id(_NAMES[-1]),
         }
-        for k, name in enumerate(names):
-            words[ask.BUFFER_NAME + k] = id(_NAMES[_NAMES.index(name)])
+        words |= {ask.BUFFER_NAME + k: id(_NAMES[_NAMES.index(name)]) for k, name in enumerate(names)}
         self._job = np.zeros(ask.JOB, np.int64)
         self._job[list(words)] = list(words.values())
         self.job = self._job.ctypes.data
@@ -76,17 +75,19 @@ class Group:
 
     def _describe(self, everything: Sequence[Tensor], columns: Sequence[Sequence[Tensor]],
                   state: Mapping[Tensor, Any]) -> None:
-        ask, records, dims = _ask(), self._records, self._dims.ctypes.data
+        ask, records = _ask(), self._records
         records[:, ask.PARAMETER] = list(map(id, everything))
         records[:, ask.TYPE] = [id(type(p)) for p in everything]
         records[:, ask.PLACE] = range(len(everything))
         present = [k for k, p in enumerate(everything) if p.grad is not None]
-        for row, (place, tensors) in enumerate(zip(present, zip(*columns, strict=True), strict=True)):
-            record = records[place]
-            record[ask.HAS_GRADIENT], record[ask.SET], record[ask.DIMS] = 1, row, dims
-            record[ask.P_DTYPE:ask.P_DTYPE + len(tensors)] = [told(x)[2] for x in tensors]
-            record[ask.BUFFER:ask.BUFFER + len(tensors) - 2] = [id(x) for x in tensors[2:]]
-            dims += 8 * tensors[0].dim()
+        ranks = np.fromiter(map(Tensor.dim, columns[0]), np.int64, len(present))
+        records[present, ask.HAS_GRADIENT], records[present, ask.SET] = 1, range(len(present))
+        records[present, ask.DIMS] = self._dims.ctypes.data + 8 * (np.cumsum(ranks) - ranks)
+        for k, column in enumerate(columns):
+            codes = {dtype: told(x)[2] >> 32 << 32 for dtype, x in {x.dtype: x for x in column}.items()}
+            records[present, ask.P_DTYPE + k] = ranks | np.array([codes[x.dtype] for x in column])
+            if k >= 2:  # state, after parameters and gradients
+                records[present, ask.BUFFER + k - 2] = list(map(id, column))
         turns = {id(p): turn for turn, p in enumerate(state)}
         self._records[:] = records[np.argsort([turns.get(id(p), -1) for p in everything], kind="stable")]
 

@@ -15,6 +15,7 @@ from samestep.bench.peer import Array, Case, Memory, Peer, Prepared, Settings, W
 from samestep.bench.peers import no_objection, not_installed
 from samestep.bench.peers.optim_torch import prepares
 
+SLOWLY_MOST = 1 << 24  # elements of 16 bits
 MOST_CAPTURED = 1000  # tensors; tinygrad takes some 20 ms for each until it replays what it captured
 _TRY = "from tinygrad import Tensor; assert Tensor([1.0], device='CPU').add(1).tolist() == [2.0]"
 
@@ -97,6 +98,12 @@ def _tinygrad(case: Case, memory: Memory) -> Prepared:
     return Prepared(step, written, reset)
 
 
+def _numpy_cannot(case: Case) -> str | None:
+    """NumPy converts every element of 16 bits in software."""
+    slow = case.dtype in ("float16", "bfloat16") and case.elements > SLOWLY_MOST
+    return f"{case.elements:,} elements of {case.dtype} take seconds a step" if slow else None
+
+
 def _numpy(case: Case, memory: Memory) -> Prepared:
     """One operation after the other, in place where the rule writes; every operation rounds to the case's dtype."""
     kind = memory.learning_rate.dtype.type  # NumPy makes float32 of a Python number and bfloat16
@@ -129,5 +136,5 @@ PEERS: dict[str, Peer] = {
                               functools.partial(not_installed, "pytorch_optimizer"), _sgdw_cannot, prepares(_sgdw)),
     "tinygrad": Peer("tinygrad", "tinygrad.nn.optim.SGD on its CPU device, captured by TinyJit", "real",
                      _tinygrad_unavailable, _tinygrad_cannot, _tinygrad),
-    "NumPy": Peer("NumPy", "NumPy, operation by operation", "real", no_objection, no_objection, _numpy),
+    "NumPy": Peer("NumPy", "NumPy, operation by operation", "real", no_objection, _numpy_cannot, _numpy),
 }

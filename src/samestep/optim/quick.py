@@ -63,7 +63,8 @@ def step_of(asked: Any, work: Work, group: Mapping[str, Any]) -> tuple[Step, Any
     table = np.zeros(at.WORDS, np.int64)
     table[list(words)] = list(words.values())
     table.view(np.float64)[[at.UNDAMPED, at.DECAY]] = rule.dampening, rule.weight_decay
-    return function_of(_method(), table), (asked, rule, lr, own, values, held)
+    # Not the rule itself, which knows the work, and so the gradients of this step.
+    return function_of(_method(), table), (asked, rule.scalars, lr, own, values, held)
 
 
 @functools.cache

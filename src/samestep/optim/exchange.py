@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from samestep import dlpack
+from samestep.engine import cpu
 from samestep.engine.python_function import addresses_of
 
 _NAMES = ("momentum_buffer", "accum", "stat", "grad")
@@ -26,8 +27,8 @@ _NAMES = ("momentum_buffer", "accum", "stat", "grad")
 def functions() -> Any | None:
     """The addresses of ask.FUNCTIONS and of the table's function, or None where something is missing or unknown."""
     function = dlpack.describer(Tensor)
-    if not function or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return None
+    if not function or sysconfig.get_config_var("Py_GIL_DISABLED") or cpu.unavailable() is not None:
+        return None  # no table, another layout of objects, or no numba
     return np.array([*addresses_of(_ask().FUNCTIONS), function], np.int64)
 
 

@@ -68,6 +68,7 @@ class Group:
             ask.TABLE: table.ctypes.data, ask.DEVICE: told(columns[0][0])[1], ask.TENSOR_TYPE: id(Tensor),
             ask.NONE: id(None), ask.GRAD_NAME: id(_NAMES[-1]),
         }
+        # The keys' addresses are of this module's strings, which live as long as it does.
         words |= {ask.BUFFER_NAME + k: id(_NAMES[_NAMES.index(name)]) for k, name in enumerate(names)}
         self._job = np.zeros(ask.JOB, np.int64)
         self._job[list(words)] = list(words.values())

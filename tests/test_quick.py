@@ -24,7 +24,7 @@ import samestep
 import suite
 from samestep import dlpack
 from samestep.contract import DTYPES, INPUTS
-from samestep.engine import plain_call, quick
+from samestep.engine import cpu, plain_call, quick
 from samestep.engine.cpu import ONE_BLOCK
 from samestep.rounding import round_number
 from samestep.verify.suite.refusals import refusals
@@ -34,6 +34,7 @@ SCALARS = ("learning_rate", "momentum")
 FORMATS = {"float32": (32, 24, -149), "float16": (16, 11, -24), "bfloat16": (16, 8, -133)}
 PLAIN = {"dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "order": "spec", "engine": None}
 KINDS = ("numpy", "torch")
+PAST_CACHE = cpu.last_cache() // 8 + 1  # elements of 16 bits, of which there are four tensors
 DONE = {"numpy": True, "torch": None}  # what quick.step answers
 
 
@@ -402,7 +403,7 @@ def test_arrays_that_are_refused():
             tensors[name] = change(tensors[name])
             assert ask(tensors) is False
             assert refused(tensors, {}) is not None
-    for total in (ONE_BLOCK, ONE_BLOCK + 1):  # several blocks are the ordinary way's
+    for total in (PAST_CACHE, PAST_CACHE + 1):  # for which stores past the caches are looked at the ordinary way
         assert ask(usual("float16", (total,))) is False
 
 

@@ -76,15 +76,20 @@ def split(total: int, core_num: int, *, block_least: int, block_align: int, ub_f
     A block holds a multiple of `block_align` elements (the last one what is left), and there are no more blocks than
     ones of `block_least` elements would make. A block's runs hold `ub_former` elements, its last run the tail.
     """
-    wanted = max(1, min(core_num, total // block_least))
-    block_former = -(-total // wanted)
-    block_former += -block_former % block_align
+    block_former = block(total, core_num, block_least, block_align)
     block_num = -(-total // block_former)
     block_tail = total - (block_num - 1) * block_former
     block_former = min(block_former, total)
     loops, tails = zip(*(_runs(length, ub_former) for length in (block_former, block_tail)), strict=True)
     return Split(total, core_num, int(block_num > 1), block_num, block_former, ub_former,
                  loops[0], tails[0], loops[1], tails[1])
+
+
+def block(total: int, core_num: int, block_least: int, block_align: int) -> int:
+    """The elements of each block of a split but the last; compiled as well, where Python would take too long."""
+    wanted = max(1, min(core_num, total // block_least))
+    elements = -(-total // wanted)
+    return elements + -elements % block_align
 
 
 def _runs(length: int, ub_former: int) -> tuple[int, int]:

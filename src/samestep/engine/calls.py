@@ -49,6 +49,16 @@ def store_int(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
+def count(typingctx: Any, address: Any) -> Any:
+    """count(address) -> int64: add one to the word there, which threads share; what it was before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", builder.inttoptr(args[0], _I64.as_pointer()), _I64(1), "monotonic")
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
     """prefetch(address): have the cache line there read; an address where nothing is does no harm."""
 

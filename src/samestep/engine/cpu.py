@@ -16,11 +16,12 @@ from samestep.contract import DTYPES
 from samestep.engine import quick, threads
 from samestep.engine.batch import Batch, Kernel
 
-_BLOCK_LEAST = 1 << 16  # elements; a smaller block is not worth waking a thread
-ONE_BLOCK = 2 * _BLOCK_LEAST  # fewer elements are one block
+BLOCK_LEAST = 1 << 15  # elements; a smaller block is not worth waking a thread
+ONE_BLOCK = 2 * BLOCK_LEAST  # fewer elements are one block
 _POOL_LEAST = 1 << 17  # the same where waking goes through Python
-_BLOCK_ALIGN = 1 << 10
-_RUN = 1 << 13  # elements whose stat is stored or left together
+BLOCK_ALIGN = 1 << 10
+_RUN = 1 << 16  # elements whose stat is stored or left together
+_PIECE = 1 << 18  # elements that a thread takes at a time where nothing stays in its caches
 SIZES = {**DTYPES, "float64": 8}  # rule T has one dtype more
 _LONG = 1 << 21  # bytes of all tensors from which they are walked in runs
 _USUAL_CACHE = 32 << 20  # bytes of the last cache where the system does not say
@@ -41,13 +42,13 @@ def device_type() -> str:
 def plan(total: int, dtype: str) -> tiling.Split:
     """Blocks for the threads there are, runs short enough for a cache."""
     if total < ONE_BLOCK:
-        return _split(total, dtype, 1, _BLOCK_LEAST)
-    return _split(total, dtype, threads.get_num_threads(), _BLOCK_LEAST if threads.team() else _POOL_LEAST)
+        return _split(total, dtype, 1, BLOCK_LEAST)
+    return _split(total, dtype, threads.get_num_threads(), BLOCK_LEAST if threads.team() else _POOL_LEAST)
 
 
 @functools.lru_cache(maxsize=1024)
 def _split(total: int, dtype: str, cores: int, least: int) -> tiling.Split:
-    return tiling.split(total, cores, block_least=least, block_align=_BLOCK_ALIGN,
+    return tiling.split(total, cores, block_least=least, block_align=BLOCK_ALIGN,
                         ub_former=_RUN if 4 * total * SIZES[dtype] > _LONG else total)
 
 
@@ -58,6 +59,15 @@ def streams(total: int, dtype: str, dampening: bool) -> bool:
     later.
     """
     return 4 * total * SIZES[dtype] > last_cache() * (3 if dampening else 2) // 2
+
+
+def piece(split: tiling.Split, dtype: str) -> int:
+    """The elements that a thread takes at a time.
+
+    A whole block while the tensors fit the last cache: at the next step the thread finds it in its own caches, and
+    smaller pieces would take up to 1.2 times as long. Beyond, a thread that is held up leaves its pieces to others.
+    """
+    return min(split.block_former, _PIECE) if streams(split.dim0, dtype, False) else split.block_former
 
 
 @functools.cache
@@ -98,14 +108,17 @@ def run(batch: Batch) -> None:
         walk.run_one(address, *table[0], size, lr, m, d, wd, stream, split.ub_former)
         return
     rows = np.ascontiguousarray(table, np.int64).reshape(-1)
-    shared = (address, rows, size, lr, m, d, wd, stream, total, split.block_former, split.ub_former)
+    shared = (address, rows, size, lr, m, d, wd, stream, total, piece(split, kernel.dtype), split.ub_former)
     team = threads.team() if split.block_num > 1 else None
     if split.block_num == 1:
-        walk.run_blocks(*shared, 0, 1)
+        walk.run_blocks(*shared, 0, 1, 0)
     elif team:
-        walk.run_team(*team, walk.REGION, *shared, split.block_num)
+        quick.meet_team(team, walk.REGION, last_cache())
+        walk.run_team(*team[:3], walk.REGION, *shared, split.block_num)
     else:
-        threads.run_on_pool(lambda k: walk.run_blocks(*shared, k, split.block_num), split.block_num)
+        counter = np.zeros(1, np.int64)
+        part = functools.partial(walk.run_blocks, *shared)
+        threads.run_on_pool(lambda k: part(k, split.block_num, counter.ctypes.data), split.block_num)
 
 
 @functools.cache

@@ -13,9 +13,8 @@ import numba
 from numba import types
 
 from samestep.contract import MAX_RANK
-from samestep.engine import cache, quick, walk
+from samestep.engine import cache, plain_run, quick
 from samestep.engine.calls import call_i32, call_i64, store_int
-from samestep.engine.cpu import ONE_BLOCK
 from samestep.engine.llvm import call, load_float, load_int, on_stack
 
 _P, _G, _LR, _A, _M, _S, _D, _WD, _NESTEROV, _ORDER, _ENGINE, _COUNT = range(12)  # the arguments
@@ -26,6 +25,7 @@ _TENSOR = 64  # its bytes
 _READ = quick.C_CONTIGUOUS | quick.ALIGNED
 _WRITTEN = _READ | quick.WRITEABLE
 _HOLD_GIL = 4096  # elements; below, whoever waits for the GIL waits no longer than handing it over takes
+_MOST = 1 << 31  # elements
 _LOW = 0xFFFFFFFF  # the half of a word that holds a C int
 _HOST = 1  # kDLCPU, device 0
 _RAISED = -(1 << 40)
@@ -192,8 +192,8 @@ def _elements(tensor: int) -> int:
         return 0
     for axis in range(rank):
         length = load_int(load_int(tensor, _LENGTHS), axis)
-        total = total * length if max(total, length) < ONE_BLOCK else 0
-    return total if total < ONE_BLOCK else 0
+        total = total * length if max(total, length) < _MOST else 0
+    return total
 
 
 @_inner
@@ -267,14 +267,15 @@ def _update(args: int, known: int) -> bool:
             return False
     kind, n = load_int(p, _KIND), _elements(p)
     item, kernel = 4 if kind >> 32 == _FLOAT32 else 2, _kernel(args, known, kind)
-    if n == 0 or kernel == 0 or not (_may_be_written(p, g, lr, a, m, s, n * item, item)
+    block = plain_run.block_of(known, n, item)
+    if n == 0 or kernel == 0 or block == 0 or not (_may_be_written(p, g, lr, a, m, s, n * item, item)
                                      and (not torch or _have_memory(p, n * item, item))):
         return False
     thread = call_i64(load_int(known, quick.RELEASE_GIL), ()) if n > _HOLD_GIL else 0
     # The kernel rounds the attributes, in IEEE's environment.
-    walk.run_one(kernel, load_int(p, _ADDRESS), load_int(g, _ADDRESS), load_int(a, _ADDRESS),
-                 load_int(s, _ADDRESS), n, item * 0x01010101, load_int(lr, _ADDRESS), load_int(m, _ADDRESS),
-                 _value(load_int(args, _D), known), _value(load_int(args, _WD), known), 0, n)
+    plain_run.run(known, block, kernel, load_int(p, _ADDRESS), load_int(g, _ADDRESS), load_int(a, _ADDRESS),
+                  load_int(s, _ADDRESS), n, item, load_int(lr, _ADDRESS), load_int(m, _ADDRESS),
+                  _value(load_int(args, _D), known), _value(load_int(args, _WD), known))
     if n > _HOLD_GIL:
         call(load_int(known, quick.TAKE_GIL), (thread,))
     return True

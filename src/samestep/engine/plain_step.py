@@ -1,8 +1,8 @@
 """The compiled step of an optimizer with one group of which nothing but gradients and learning rate has changed.
 
 Python's part of a step takes longer than a kernel of some ten thousand elements. The compiled function asks the group
-(ask.py) and its hyperparameters whether they are what they were, and if so updates everything on the calling thread;
-else it does nothing, and Python goes the ordinary way. What is to be known of the step stands in a table of words.
+(ask.py) and its hyperparameters whether they are what they were, and if so updates everything; else it does nothing,
+and Python goes the ordinary way. What is to be known of the step stands in a table of words.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ FUNCTIONS = ("PyDict_GetItemWithError", "PyList_Size", "PyList_New", "Py_DecRef"
 _KEYS = 9
 # SINGLE are rows of single elements, HELD what is held of them: an array's address each, and before it how many.
 (FUNCTION_TABLE, JOB, NAMES, VALUES, FLOAT, TRUE, FALSE, STATE, IS_NEG, SINGLE_COUNT, SINGLE, HELD_COUNT, HELD, SCALARS,
- MOMENTUM, KERNEL, SIZES, UNDAMPED, DECAY, STREAM, RUN, TOTAL, LR_SAME) = range(23)
-WORDS = 23
+ MOMENTUM, KERNEL, SIZES, UNDAMPED, DECAY, STREAM, RUN, TOTAL, LR_SAME, PIECE, THREADS, PARALLEL, THREAD_NUM,
+ NUM_THREADS, REGION) = range(29)  # from PARALLEL on: if there are several THREADS, as in threads.Team and walk.py
+WORDS = 29
 _VALUE = 2  # the word of a float object that holds its value
 _HOLD_GIL = 4096  # elements; below, whoever waits for the GIL waits no longer than handing it over takes
 _inner = numba.njit(error_model="numpy")
@@ -89,9 +90,18 @@ def _one_is_negated(plan: int, gradients: int, count: int) -> bool:
 def _do(plan: int) -> None:
     job, total = load_int(plan, JOB), load_int(plan, TOTAL)
     thread = call_i64(_function(plan, _RELEASE), ()) if total > _HOLD_GIL else 0
-    walk.blocks(load_int(plan, KERNEL), load_int(job, ask.TABLE), load_int(job, ask.SETS), load_int(plan, SIZES),
-                load_int(plan, SCALARS), load_int(plan, MOMENTUM), load_float(plan, UNDAMPED), load_float(plan, DECAY),
-                load_int(plan, STREAM), total, total, load_int(plan, RUN), 0, 1)
+    kernel, table, sets, sizes = (load_int(plan, KERNEL), load_int(job, ask.TABLE), load_int(job, ask.SETS),
+                                  load_int(plan, SIZES))
+    lr, momentum, undamped, decay = (load_int(plan, SCALARS), load_int(plan, MOMENTUM), load_float(plan, UNDAMPED),
+                                     load_float(plan, DECAY))
+    stream, piece, run, threads = (load_int(plan, STREAM), load_int(plan, PIECE), load_int(plan, RUN),
+                                   load_int(plan, THREADS))
+    if threads == 1:
+        walk.blocks(kernel, table, sets, sizes, lr, momentum, undamped, decay, stream, total, piece, run, 0, 1, 0)
+    else:
+        walk.on_team(load_int(plan, PARALLEL), load_int(plan, THREAD_NUM), load_int(plan, NUM_THREADS),
+                     load_int(plan, REGION), kernel, table, sets, sizes, lr, momentum, undamped, decay, stream, total,
+                     piece, run, threads)
     if total > _HOLD_GIL:
         call(_function(plan, _TAKE), (thread,))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
+import os
 import struct
 import sys
 import sysconfig
@@ -24,7 +25,7 @@ import numpy as np
 
 from samestep import arrays, dlpack, tiling
 from samestep.contract import DTYPES, ORDERS
-from samestep.engine import python_function
+from samestep.engine import python_function, threads
 from samestep.engine.batch import Kernel
 
 # Words of eight bytes of an object. After the reference count and the type comes the value of a float, or what
@@ -37,7 +38,8 @@ UNSURE = 0x2000 | 0x80000000  # written back to another array later; warns at th
 # The words of the table that tells the compiled function of this process: objects, C functions, addresses of kernels.
 (ARRAY, FLOAT, ZERO, TRUE, FALSE, NONE, CPU, SPEC, ASCEND950, KEEP, DROP, CALL, INTEGER, CLEAR_ERROR,
  RELEASE_GIL, TAKE_GIL, NATIVE_DTYPES, TENSOR, PARAMETER, EXCHANGE, IS_NEG, UNTYPED_STORAGE, NBYTES, STORAGE_OFFSET,
- LEVEL, FORWARD_AD, KERNELS) = range(27)
+ LEVEL, FORWARD_AD, PARALLEL, THREAD_NUM, NUM_THREADS, MAX_THREADS, REGION, FIXED_THREADS, CACHE, PROCESS, HOME,
+ KERNELS) = range(36)
 VARIANTS = 8  # places for one order and dtype: nesterov | weight_decay << 1 | dampening << 2
 _OBJECTS = {ARRAY: np.ndarray, FLOAT: float, ZERO: 0, TRUE: True, FALSE: False, NONE: None,
             CPU: sys.intern("cpu"), SPEC: sys.intern("spec"), ASCEND950: sys.intern("ascend950")}
@@ -125,6 +127,19 @@ def _is_laid_out(x: Any) -> bool:
         and bool(flags & C_CONTIGUOUS) == x.flags.c_contiguous and bool(flags & ALIGNED) == x.flags.aligned
         and bool(flags & WRITEABLE) == x.flags.writeable and not flags & UNSURE
     )
+
+
+@functools.cache
+def meet_team(team: threads.Team, region: int, cache: int) -> None:
+    """From now on `step` may run what fits into so many bytes of cache on torch's team of threads, `region` on each."""
+    torch, system = sys.modules.get("torch"), ctypes.CDLL(None)
+    count = ctypes.CFUNCTYPE(ctypes.c_int)(team.max_threads)
+    if torch is None or count() != torch.get_num_threads() or not hasattr(system, "getpid"):
+        return
+    _known[[THREAD_NUM, NUM_THREADS, MAX_THREADS, REGION]] = *team[1:], region
+    _known[[FIXED_THREADS, CACHE, HOME]] = threads.FIXED, cache, os.getpid()
+    _known[PROCESS] = ctypes.cast(system.getpid, ctypes.c_void_p).value or 0
+    _known[PARALLEL] = team.parallel  # last, since other threads may be in `step` already
 
 
 @functools.cache

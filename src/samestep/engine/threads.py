@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 _HOME = os.getpid()
 _FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC in the flags of /proc/self/stat
-_chosen: int | None = None
 
 
 class Team(NamedTuple):
-    """Addresses of the C functions GOMP_parallel, omp_get_thread_num and omp_get_num_threads of one library."""
+    """Addresses of the C functions GOMP_parallel and omp_get_{thread_num,num_threads,max_threads} of one library."""
 
     parallel: int
     thread_num: int
     num_threads: int
+    max_threads: int
 
 
 def set_num_threads(count: int | None) -> None:
@@ -32,28 +32,29 @@ def set_num_threads(count: int | None) -> None:
 
     The number changes speed, never a bit (rule O8).
     """
-    global _chosen  # noqa: PLW0603  (a setting of the process, like torch's)
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ValueError(f"the number of threads is a whole number >= 1 or None, not {count!r}")
-    _chosen = count
+    _fixed.value = _environment() if count is None else count
 
 
 def get_num_threads() -> int:
     """The threads a large update uses: what was set, else SAMESTEP_NUM_THREADS, torch's number, or the processors."""
     if forked():
         return 1
-    if _chosen is not None:
-        return _chosen
-    if _environment() is not None:
-        return _environment() or 1
+    if _fixed.value:
+        return _fixed.value
     torch = sys.modules.get("torch")
     return int(torch.get_num_threads()) if torch is not None and hasattr(torch, "get_num_threads") else _processors()
 
 
-@functools.cache
-def _environment() -> int | None:
+def _environment() -> int:
+    """The number in SAMESTEP_NUM_THREADS, 0 if there is none."""
     text = os.environ.get("SAMESTEP_NUM_THREADS", "")
-    return max(1, int(text)) if text.isdecimal() else None
+    return max(1, int(text)) if text.isdecimal() else 0
+
+
+_fixed = ctypes.c_int64(_environment())  # the number that was set, 0 if none was
+FIXED = ctypes.addressof(_fixed)  # where compiled code finds it
 
 
 @functools.cache
@@ -92,7 +93,7 @@ def _team() -> Team | None:
     beside_torch = [path for path in found if os.path.dirname(sys.modules["torch"].__file__ or "?") in path]
     for path in beside_torch or found:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
         if all(hasattr(library, name) for name in names):
             return Team(*(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names))
     return None

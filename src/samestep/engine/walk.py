@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from samestep.engine import cache
-from samestep.engine.calls import prefetch
+from samestep.engine.calls import count, prefetch
 from samestep.engine.llvm import (
     call,
     call_int,
@@ -83,31 +83,33 @@ with cache.cached("walk") as _cache:
                 n = run
             row += 1
 
-    @numba.njit(types.void(*_ints * 6, _float, _float, *_ints * 6), **_jit)
+    @numba.njit(types.void(*_ints * 6, _float, _float, *_ints * 7), **_jit)
     def blocks(
         kernel: int, table: int, rows: int, sizes: int, lr: int, m: int, d: float, wd: float, stream: int,
-        total: int, former: int, run: int, first: int, step: int,
+        total: int, former: int, run: int, thread: int, threads: int, counter: int,
     ) -> None:
-        """Blocks first, first + step, ... under IEEE's default environment, and the thread's own again afterwards.
+        """A thread's blocks under IEEE's default environment, and the thread's own again afterwards.
 
+        They are block `thread`, so that a thread finds in its caches what it had there at the last step, and then
+        whichever is left: the word at `counter`, 0 at first, counts those. It is not looked at by a single thread.
         The arithmetic is behind a pointer, so that no compiler can move it across the change of the register.
         """
         before = fp_control()
         set_fp_control(_IEEE)
-        start = first * former
+        start = thread * former
         while start < total:
             _walk(kernel, table, rows, sizes, lr, m, d, wd, stream, start, min(start + former, total), run)
-            start += step * former
+            start = (threads + count(counter)) * former if threads > 1 else start + former
         set_fp_control(before)
 
-    @numba.njit(types.void(_ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 6), **_jit)
+    @numba.njit(types.void(_ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 7), **_jit)
     def run_blocks(
         kernel: int, table: Any, sizes: int, lr: int, m: int, d: float, wd: float, stream: int,
-        total: int, former: int, run: int, first: int, step: int,
+        total: int, former: int, run: int, thread: int, threads: int, counter: int,
     ) -> None:
-        """Blocks first, first + step, ... on the calling thread; the GIL is released."""
-        blocks(kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d, wd, stream, total, former, run, first,
-                step)
+        """The calling thread's blocks; the GIL is released."""
+        blocks(kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d, wd, stream, total, former, run, thread,
+                threads, counter)
 
     @numba.njit(types.void(*_ints * 6, *_ints * 3, _float, _float, *_ints * 2), **_jit)
     def run_one(
@@ -116,24 +118,33 @@ with cache.cached("walk") as _cache:
     ) -> None:
         """A single tensor set in one block; a call costs half of what building a table first would."""
         table = on_stack((p, g, a, s, length))
-        blocks(kernel, table, 1, sizes, lr, m, d, wd, stream, length, length, run, 0, 1)
+        blocks(kernel, table, 1, sizes, lr, m, d, wd, stream, length, length, run, 0, 1, 0)
 
     @numba.cfunc(types.void(types.int64), nopython=True, error_model="numpy", cache=_cache)
     def _region(job: int) -> None:
-        """What each thread of an OpenMP team does: every num_threads-th block, whatever size the team got."""
+        """What each thread of an OpenMP team does, whatever size the team got."""
         thread, threads = call_int(load_int(job, 12)), call_int(load_int(job, 13))
         blocks(load_int(job, 0), load_int(job, 1), load_int(job, 2), load_int(job, 3), load_int(job, 4),
                 load_int(job, 5), load_float(job, 6), load_float(job, 7), load_int(job, 8), load_int(job, 9),
-                load_int(job, 10), load_int(job, 11), thread, threads)
+                load_int(job, 10), load_int(job, 11), thread, threads, job + 8 * 14)
+
+    @numba.njit(types.void(*_ints * 10, _float, _float, *_ints * 5), **_jit)
+    def on_team(
+        parallel: int, thread_num: int, num_threads: int, region: int, kernel: int, table: int, rows: int, sizes: int,
+        lr: int, m: int, d: float, wd: float, stream: int, total: int, former: int, run: int, threads: int,
+    ) -> None:
+        """All blocks on `threads` threads of the OpenMP team behind `parallel` (GOMP_parallel)."""
+        job = on_stack((kernel, table, rows, sizes, lr, m, d, wd, stream, total, former, run, thread_num, num_threads,
+                        0))
+        call(parallel, (region, job, np.uint32(threads), np.uint32(0)))
 
     @numba.njit(types.void(*_ints * 4, _ints[0], _TABLE, *_ints * 3, _float, _float, *_ints * 5), **_jit)
     def run_team(
         parallel: int, thread_num: int, num_threads: int, region: int, kernel: int, table: Any, sizes: int, lr: int,
-        m: int, d: float, wd: float, stream: int, total: int, former: int, run: int, blocks: int,
+        m: int, d: float, wd: float, stream: int, total: int, former: int, run: int, threads: int,
     ) -> None:
-        """All blocks on the OpenMP team behind `parallel` (GOMP_parallel); the GIL is released."""
-        job = on_stack((kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d, wd, stream, total, former, run,
-                        thread_num, num_threads))
-        call(parallel, (region, job, np.uint32(blocks), np.uint32(0)))
+        """The same for a table of NumPy; the GIL is released."""
+        on_team(parallel, thread_num, num_threads, region, kernel, table.ctypes.data, len(table) // 5, sizes, lr, m, d,
+                wd, stream, total, former, run, threads)
 
 REGION = _region.address

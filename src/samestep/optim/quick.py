@@ -1,7 +1,7 @@
 """The quick way through a step: one compiled call for a group in which only gradients and learning rate have changed.
 
-It is there for a single group on the CPU that one thread updates (engine/plain_step.py); for all else the ordinary way
-is as quick, or has to look more closely.
+It is there for a single group on the CPU (engine/plain_step.py); for all else the ordinary way is as quick, or has to
+look more closely.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from samestep.engine import cpu
+from samestep.engine import cpu, threads
 from samestep.engine.python_function import addresses_of, function_of, method_of
 from samestep.engine.quick import layout_is_known
 from samestep.optim import cpu_path
@@ -37,11 +37,11 @@ def step_of(asked: Any, work: Work, group: Mapping[str, Any]) -> tuple[Step, Any
     if known is None or known.dtypes is None or not isinstance(asked, Group) or work.engine != "cpu":
         return None
     total = int(known.table[-1][4])
-    if (total >= cpu.ONE_BLOCK
-            or type(group["lr"]) is not float or {type(x) for x in values[2:]}.difference(_PLAIN)
+    split = cpu.plan(total, known.dtypes[0])
+    team = threads.team() if split.block_num > 1 else (0, 0, 0, 0)
+    if (team is None or type(group["lr"]) is not float or {type(x) for x in values[2:]}.difference(_PLAIN)
             or not layout_is_known()):
         return None
-    split = cpu.plan(total, known.dtypes[0])
     rule = cpu_path.rule_of(work)
     kernel = rule.kernel(known.dtypes, split.sch_mode)
     lr, held, single = np.array([work.lr]), *asked.single_elements()
@@ -58,13 +58,26 @@ def step_of(asked: Any, work: Work, group: Mapping[str, Any]) -> tuple[Step, Any
         at.SCALARS: rule.learning_rate if is_cann else lr.ctypes.data, at.MOMENTUM: rule.momentum,
         at.KERNEL: cpu.kernel_address(kernel), at.SIZES: cpu.sizes_of(kernel),
         at.STREAM: int(cpu.streams(total, kernel.dtype, kernel.key.dampening)), at.RUN: split.ub_former,
-        at.TOTAL: total, at.LR_SAME: int(is_cann),
+        at.TOTAL: total, at.LR_SAME: int(is_cann), at.PIECE: cpu.piece(split, kernel.dtype),
+        at.THREADS: split.block_num, at.PARALLEL: team[0], at.THREAD_NUM: team[1], at.NUM_THREADS: team[2],
+        at.REGION: at.walk.REGION,
     }
     table = np.zeros(at.WORDS, np.int64)
     table[list(words)] = list(words.values())
     table.view(np.float64)[[at.UNDAMPED, at.DECAY]] = rule.dampening, rule.weight_decay
     # Not the rule itself, which knows the work, and so the gradients of this step.
-    return function_of(_method(), table), (asked, rule.scalars, lr, own, values, held)
+    step = function_of(_method(), table)
+    return (step if total < cpu.ONE_BLOCK else _with_threads(step)), (asked, rule.scalars, lr, own, values, held)
+
+
+def _with_threads(step: Step) -> Step:
+    """`step` as long as the number of threads is what it is now; it is 1 in a forked child, which has no team."""
+    before, now = threads.get_num_threads(), threads.get_num_threads
+
+    def same(group: Mapping[str, Any], state: Mapping[Tensor, Any]) -> bool:
+        return now() == before and step(group, state)
+
+    return same
 
 
 @functools.cache

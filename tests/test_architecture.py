@@ -72,5 +72,8 @@ def test_importing_the_package_loads_nothing_heavy():
 def test_public_names_exist():
     for name in samestep.__all__:
         assert getattr(samestep, name).__doc__ or name.isupper()
+    script = "import samestep; print(samestep.optim.SGD.__name__, 'optim' in dir(samestep))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["SGD", "True"]
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = samestep.nonsense

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 
 import numpy as np
@@ -12,8 +13,9 @@ import samestep
 import samestep.optim
 import suite
 from samestep.contract import DTYPES
-from samestep.engine import cpu, plain_run, quick, threads
+from samestep.engine import cpu, plain_call, plain_run, quick, threads
 from samestep.engine.cpu import BLOCK_LEAST, ONE_BLOCK
+from samestep.engine.python_function import function_of, method_of
 from samestep.optim import exchange
 
 pytestmark = pytest.mark.skipif(threads.team() is None, reason="torch has no OpenMP team here")
@@ -24,8 +26,9 @@ HYPERPARAMETERS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 
 
 @pytest.fixture(autouse=True)
-def number_of_threads():
-    """As it was, afterwards."""
+def number_of_threads(monkeypatch):
+    """As it was, afterwards; and plain calls are recognised from the second on."""
+    monkeypatch.setattr(quick, "PATIENCE", 0)
     before = torch.get_num_threads()
     yield
     samestep.set_num_threads(None)
@@ -82,6 +85,26 @@ def test_any_number_of_threads_gives_the_same_bits(dtype):
             assert bits(columns) == wanted
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stat", [0, 1])
+def test_past_the_last_cache(dtype, stat):
+    """A call that is longer than two pieces, with stores past the caches."""
+    meet_team(dtype)
+    words = quick.known().copy()
+    words[quick.CACHE] = 1 << 12
+    compiled = function_of(method_of("step", plain_call.ADDRESS), words)
+    length = 2 * cpu._PIECE + 4095
+    for dampening, count in itertools.product((0.0, 0.25), (1, 2, 3)):
+        samestep.set_num_threads(count)
+        one, other = [[*tensors(length, dtype)[:5], np.full(length, stat, suite.NUMPY[dtype])] for _ in range(2)]
+        attributes = {**ATTRIBUTES, "dampening": dampening}
+        samestep.sgd_(*other, **attributes, engine="reference")
+        samestep.sgd_(*tensors(8, dtype), **attributes)  # its kernel is known then
+        words[quick.KERNELS:] = quick.known()[quick.KERNELS:]
+        assert compiled(*one, *attributes.values(), False, "spec", None) is True
+        assert bits(one) == bits(other)
+
+
 def test_a_torch_tensor_on_several_threads():
     meet_team()
     columns = tensors(200_003, kind="torch")
@@ -90,9 +113,8 @@ def test_a_torch_tensor_on_several_threads():
 
 
 def blocks_of(length):
-    """How many blocks a plain call of float32 makes."""
-    block = plain_run.block_of(quick.known().ctypes.data, length, 4)
-    return -(-length // block) if block else 0
+    """How many blocks a plain call makes."""
+    return -(-length // plain_run.block_of(quick.known().ctypes.data, length))
 
 
 def test_the_compiled_call_takes_the_threads_that_the_ordinary_one_takes():
@@ -103,8 +125,6 @@ def test_the_compiled_call_takes_the_threads_that_the_ordinary_one_takes():
             set_threads(count)
             for length in LENGTHS:
                 assert blocks_of(length) == cpu.plan(length, "float32").block_num, (set_threads, count, length)
-    assert blocks_of(cpu.last_cache() // 16) > 0
-    assert blocks_of(cpu.last_cache() // 16 + 1) == 0  # where stores past the caches begin
 
 
 def test_the_team_is_torch_s():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from samestep import optim as optim
     from samestep.contract import ContractError
     from samestep.engine import engines
     from samestep.engine.threads import get_num_threads, set_num_threads
@@ -40,14 +41,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOMES and name != "optim":
         raise AttributeError(f"module 'samestep' has no attribute {name!r}")
     import importlib
 
+    if name == "optim":  # as torch.optim can be had of torch; not in __all__, since it needs torch
+        return importlib.import_module("samestep.optim")
     value = getattr(importlib.import_module(f"samestep.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, "optim"})

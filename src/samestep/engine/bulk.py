@@ -34,8 +34,14 @@ def table_of(parameters: Sequence[Any], gradient: Sequence[Any], accum: Sequence
 def are_apart(table: NDArray[np.int64], itemsize: int, scalars: Sequence[int]) -> bool:
     """Rule O10 for a table: does everything that is written share memory with nothing else?
 
-    `scalars` are the addresses of learning_rate and momentum, of one element.
+    `scalars` are the addresses of learning_rate and momentum, of one element. A training's next step asks the same.
     """
+    return _are_apart(table.tobytes(), itemsize, tuple(scalars))
+
+
+@functools.lru_cache(maxsize=4)
+def _are_apart(words: bytes, itemsize: int, scalars: tuple[int, ...]) -> bool:
+    table = np.frombuffer(words, np.int64).reshape(-1, 5)
     sizes = np.diff(table[:, 4], prepend=0) * itemsize
     starts = table[:, (0, 2, 3)].T.reshape(-1)
     order = np.argsort(starts)

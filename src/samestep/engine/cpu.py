@@ -46,19 +46,29 @@ def plan(total: int, dtype: str) -> tiling.Split:
     return _split(total, dtype, threads.get_num_threads(), BLOCK_LEAST if threads.team() else _POOL_LEAST)
 
 
+def run_of(total: int, size: int) -> int:
+    """The elements of a run where all tensors together have `size` bytes."""
+    return _RUN if size > _LONG else total
+
+
 @functools.lru_cache(maxsize=1024)
 def _split(total: int, dtype: str, cores: int, least: int) -> tiling.Split:
     return tiling.split(total, cores, block_least=least, block_align=BLOCK_ALIGN,
-                        ub_former=_RUN if 4 * total * SIZES[dtype] > _LONG else total)
+                        ub_former=run_of(total, 4 * total * SIZES[dtype]))
 
 
 def streams(total: int, dtype: str, dampening: bool) -> bool:
-    """Are the four tensors too large for the last cache, so that stores past it, or left out, are time saved?
+    """Are the four tensors too large for the last cache, so that stores past it, or left out, are time saved?"""
+    return are_past(4 * total * SIZES[dtype], last_cache(), dampening)
+
+
+def are_past(size: int, cache: int, dampening: bool) -> bool:
+    """The same for bytes of all tensors and of the cache.
 
     Below, plain stores take down to 0.7 of the time. With dampening stat is looked at before it is read, which pays
     later.
     """
-    return 4 * total * SIZES[dtype] > last_cache() * (3 if dampening else 2) // 2
+    return size > cache * (3 if dampening else 2) // 2
 
 
 def piece(split: tiling.Split, dtype: str) -> int:
@@ -67,7 +77,12 @@ def piece(split: tiling.Split, dtype: str) -> int:
     A whole block while the tensors fit the last cache: at the next step the thread finds it in its own caches, and
     smaller pieces would take up to 1.2 times as long. Beyond, a thread that is held up leaves its pieces to others.
     """
-    return min(split.block_former, _PIECE) if streams(split.dim0, dtype, False) else split.block_former
+    return piece_of(split.block_former, 4 * split.dim0 * SIZES[dtype], last_cache())
+
+
+def piece_of(block: int, size: int, cache: int) -> int:
+    """The same for bytes of all tensors and of the cache."""
+    return min(block, _PIECE) if size > cache else block
 
 
 @functools.cache

@@ -267,7 +267,7 @@ def _update(args: int, known: int) -> bool:
             return False
     kind, n = load_int(p, _KIND), _elements(p)
     item, kernel = 4 if kind >> 32 == _FLOAT32 else 2, _kernel(args, known, kind)
-    block = plain_run.block_of(known, n, item)
+    block = plain_run.block_of(known, n)
     if n == 0 or kernel == 0 or block == 0 or not (_may_be_written(p, g, lr, a, m, s, n * item, item)
                                      and (not torch or _have_memory(p, n * item, item))):
         return False

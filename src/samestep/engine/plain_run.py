@@ -5,13 +5,14 @@ from __future__ import annotations
 import numba
 
 from samestep import tiling
-from samestep.engine import quick, walk
+from samestep.engine import cpu, quick, walk
 from samestep.engine.calls import call_i32
 from samestep.engine.cpu import BLOCK_ALIGN, BLOCK_LEAST, ONE_BLOCK
 from samestep.engine.llvm import load_int, on_stack
 
 _inner = numba.njit(error_model="numpy")
-_block = _inner(tiling.block)
+_block, _are_past, _piece_of, _run_of = (_inner(function) for function in (
+    tiling.block, cpu.are_past, cpu.piece_of, cpu.run_of))
 
 
 @_inner
@@ -22,13 +23,12 @@ def _cores(known: int) -> int:
 
 
 @_inner
-def block_of(known: int, n: int, item: int) -> int:
-    """The elements that each thread takes of `n` of so many bytes; 0 where that is for the ordinary way to say."""
+def block_of(known: int, n: int) -> int:
+    """The elements that are a thread's at first, `n` for a single one; 0 where that is for the ordinary way to say."""
     if n < ONE_BLOCK:
         return n
-    if load_int(known, quick.PARALLEL) == 0 or 4 * n * item > load_int(known, quick.CACHE):
-        return 0
-    if call_i32(load_int(known, quick.PROCESS), ()) != load_int(known, quick.HOME):  # a fork has no team
+    if load_int(known, quick.PARALLEL) == 0 or call_i32(load_int(known, quick.PROCESS), ()) != load_int(
+            known, quick.HOME):  # a fork has no team
         return 0
     return min(n, _block(n, _cores(known), BLOCK_LEAST, BLOCK_ALIGN))
 
@@ -37,10 +37,16 @@ def block_of(known: int, n: int, item: int) -> int:
 def run(known: int, block: int, kernel: int, p: int, g: int, a: int, s: int, n: int, item: int, lr: int, m: int,
         d: float, wd: float) -> None:
     """Run the kernel over tensors at these addresses, in blocks."""
-    sizes = item * 0x01010101
+    table, sizes = on_stack((p, g, a, s, n)), item * 0x01010101
+    if n < ONE_BLOCK:
+        walk.blocks(kernel, table, 1, sizes, lr, m, d, wd, 0, n, n, n, 0, 1, 0)
+        return
+    size, cache = 4 * n * item, load_int(known, quick.CACHE)
+    # With a number of dampening that float32 makes 0 this may choose other stores: that is all a stream is.
+    stream, length = int(_are_past(size, cache, d != 0)), _run_of(n, size)
     if block == n:
-        walk.run_one(kernel, p, g, a, s, n, sizes, lr, m, d, wd, 0, n)
+        walk.blocks(kernel, table, 1, sizes, lr, m, d, wd, stream, n, n, length, 0, 1, 0)
         return
     walk.on_team(load_int(known, quick.PARALLEL), load_int(known, quick.THREAD_NUM), load_int(known, quick.NUM_THREADS),
-                 load_int(known, quick.REGION), kernel, on_stack((p, g, a, s, n)), 1, sizes, lr, m, d, wd, 0, n, block,
-                 n, (n + block - 1) // block)
+                 load_int(known, quick.REGION), kernel, table, 1, sizes, lr, m, d, wd, stream, n,
+                 _piece_of(block, size, cache), length, (n + block - 1) // block)

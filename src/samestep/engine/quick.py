@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import os
 import struct
@@ -49,11 +50,17 @@ DLPACK_DTYPES = {"float32": 0x00012002, "float16": 0x00011002, "bfloat16": 0x000
 
 _known = np.zeros(KERNELS + len(ORDERS) * len(DTYPES) * VARIANTS, np.int64)
 _kept: list[Any] = []  # as long as the process lives
+PATIENCE = 10  # calls; compiling takes seconds, once an installation, and a script that calls less does without
+_calls = itertools.count(1)
 
 
 def _nothing(*arguments: Any) -> bool | None:
-    """`step` as long as there is no compiled one."""
-    return False
+    """`step` as long as there is no compiled one; that is made here."""
+    global step  # noqa: PLW0603  (one per process)
+    if not _known[KERNELS:].any() or next(_calls) <= PATIENCE or not layout_is_known():
+        return False
+    step = _compiled()
+    return step(*arguments)
 
 
 # step(parameters, gradient, learning_rate, accum, momentum, stat, dampening, weight_decay, nesterov, order, engine):
@@ -70,13 +77,9 @@ mark_written: Callable[[Any], None] = _unknown  # torch tensors, of which those 
 
 def know(kernel: Kernel, address: int) -> None:
     """From now on `step` may run this kernel, if it is one of the operator's."""
-    global step  # noqa: PLW0603  (one per process, made with the first kernel)
-    if kernel.rule != "cann" or (step is _nothing and not layout_is_known()):
-        return
-    place = ORDERS.index(kernel.order) * len(DTYPES) + list(DTYPES).index(kernel.dtype)
-    _known[KERNELS + VARIANTS * place + (tiling.encode(kernel.key) >> 1)] = address
-    if step is _nothing:
-        step = _compiled()
+    if kernel.rule == "cann":
+        place = ORDERS.index(kernel.order) * len(DTYPES) + list(DTYPES).index(kernel.dtype)
+        _known[KERNELS + VARIANTS * place + (tiling.encode(kernel.key) >> 1)] = address
 
 
 def _compiled() -> Callable[..., bool | None]:
@@ -101,6 +104,7 @@ def known() -> np.ndarray[Any, np.dtype[np.int64]]:
     return _known
 
 
+@functools.cache
 def layout_is_known() -> bool:
     """Is every word that the compiled function reads where it is expected, in arrays of all kinds and in floats?"""
     if sys.byteorder != "little" or sysconfig.get_config_var("Py_GIL_DISABLED") or object.__basicsize__ != 16:
@@ -131,7 +135,10 @@ def _is_laid_out(x: Any) -> bool:
 
 @functools.cache
 def meet_team(team: threads.Team, region: int, cache: int) -> None:
-    """From now on `step` may run what fits into so many bytes of cache on torch's team of threads, `region` on each."""
+    """From now on `step` may run large tensors on torch's team of threads, `region` on each; see walk.py.
+
+    `cache` are the bytes of the last cache.
+    """
     torch, system = sys.modules.get("torch"), ctypes.CDLL(None)
     count = ctypes.CFUNCTYPE(ctypes.c_int)(team.max_threads)
     if torch is None or count() != torch.get_num_threads() or not hasattr(system, "getpid"):

@@ -36,7 +36,9 @@ def measured(monkeypatch, *costs, quick=False):
     return startup.measure(quick, seen.append), seen
 
 
-def test_every_process_without_a_cache_has_an_empty_one_and_the_others_a_filled_one(monkeypatch):
+def test_every_process_without_a_cache_has_an_empty_one_and_the_others_a_filled_one(monkeypatch, tmp_path):
+    for name in ("SAMESTEP_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
     (cold, warm, plain), seen = measured(
         monkeypatch, Cost("first", "words", COUNT, caches=True), Cost("one", "more", COUNT, ours=True, unit="us"))
     assert seen == ["first, nothing cached", "first, cached", "one"]
@@ -44,6 +46,7 @@ def test_every_process_without_a_cache_has_an_empty_one_and_the_others_a_filled_
                     "counted": "words", "ours": False}
     assert (warm["name"], warm["values"], warm["median"]) == ("first, cached", [1.0, 2.0, 3.0, 4.0, 5.0], 3.0)
     assert (plain["unit"], plain["counted"], plain["ours"]) == ("us", "more", True)
+    assert plain["values"] == [0.0, 1.0, 2.0, 3.0, 4.0]  # the user's caches
 
 
 def test_a_quick_benchmark_starts_one_process_each(monkeypatch):

@@ -35,7 +35,7 @@ def run(
     """Measure, and return the results, which docs/benchmark.md describes; also write ``out/results.json``.
 
     `peers` are compared (all unless given; samestep and the limit always run), `cases` are names of `cases.CASES` (all
-    of the suites, or 24 of them with `quick`). Scaling and start-up are measured too, unless `cases` are given.
+    of the suites, or 21 of them with `quick`). Scaling and start-up are measured too, unless `cases` are given.
     `module` has the peers. Raises `RefusedError` where samestep is not right, so that no time can be told, and
     ValueError, before anything runs, for what does not exist.
     """

@@ -161,15 +161,17 @@ def measure(quick: bool, watch: Callable[[str], object]) -> list[dict[str, Any]]
         count = 1 if quick else PROCESSES
         with tempfile.TemporaryDirectory() as folder:
             empty = [Path(folder, str(k)) for k in range(count)]
-            kinds = {", nothing cached": empty, ", cached": empty[-1:]} if cost.caches else {"": empty[:1]}
+            kinds: dict[str, list[Path] | list[None]] = {"": [None]}
+            if cost.caches:
+                kinds = {", nothing cached": empty, ", cached": empty[-1:]}
             for kind, folders in kinds.items():
                 watch(cost.name + kind)
                 rows.append(_row(cost, cost.name + kind, [folders[k % len(folders)] for k in range(count)]))
     return rows
 
 
-def _row(cost: Cost, name: str, folders: list[Path]) -> dict[str, Any]:
-    """A row of as many processes as there are folders for their caches."""
+def _row(cost: Cost, name: str, folders: list[Path | None]) -> dict[str, Any]:
+    """A row of as many processes as there are folders for their caches; None are the user's."""
     row = {"name": name, "unit": cost.unit, "counted": cost.counted, "ours": cost.ours, "values": [], "median": None}
     missing = [package for package in cost.needs if importlib.util.find_spec(package) is None]
     if missing:
@@ -184,13 +186,14 @@ def _row(cost: Cost, name: str, folders: list[Path]) -> dict[str, Any]:
     return {**row, "values": values, "median": statistics.median(values)}
 
 
-def _run(cost: Cost, cache: Path) -> float:
-    """What the script prints at last, in a process whose compiled code is kept in `cache` only."""
-    environment = {
-        **os.environ, "SAMESTEP_CACHE_DIR": str(cache / "samestep"), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+def _run(cost: Cost, cache: Path | None) -> float:
+    """What the script prints at last, in a process whose compiled code is kept in `cache` only, if that is given."""
+    caches = {} if cache is None else {
+        "SAMESTEP_CACHE_DIR": str(cache / "samestep"), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "JAX_COMPILATION_CACHE_DIR": str(cache / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1", "JAX_PLATFORMS": "cpu",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
+    environment = {**os.environ, **caches, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", cost.script], env=environment, capture_output=True, text=True,
                           check=False, timeout=TIMEOUT)
     if done.returncode != 0 or not done.stdout.strip():

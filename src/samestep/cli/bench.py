@@ -29,7 +29,7 @@ def _counts(_context: click.Context, _option: click.Parameter, text: str | None)
 @click.command(context_settings={"show_default": True}, short_help="Time a step against all peers and the limit.")
 @click.option("--suite", type=click.Choice(["op", "optim", "all"]), default="all",
               help="The operator, the optimizer, or both.")
-@click.option("--quick", is_flag=True, help="24 of the 200 cases, and few rounds.")
+@click.option("--quick", is_flag=True, help="21 of the 200 cases, and few rounds.")
 @click.option("--peers", "peers", metavar="NAME", multiple=True, show_default="all that are installed",
               help="Compare with this one; may be given several times.")
 @click.option("--threads", metavar="1,2", callback=_counts, show_default="1 and all processors; the latter if --quick",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import threading
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ def little_cache(monkeypatch):
     """A last cache so small, and pieces so short, that every test's tensors are walked in many pieces."""
     monkeypatch.setattr(cpu, "last_cache", lambda: 1 << 12)
     monkeypatch.setattr(cpu, "_PIECE", 1 << 12)
+    monkeypatch.setattr(quick, "meet_team", lambda *arguments: None)  # it would remember the size
 
 
 def tensors(length, dtype="float32", kind="numpy"):
@@ -127,13 +129,16 @@ def test_the_compiled_call_takes_the_threads_that_the_ordinary_one_takes():
                 assert blocks_of(length) == cpu.plan(length, "float32").block_num, (set_threads, count, length)
 
 
-def test_the_team_is_torch_s():
-    team = threads.team()
-    import ctypes
-
-    for count in (1, 2, 3):
-        torch.set_num_threads(count)
-        assert ctypes.CFUNCTYPE(ctypes.c_int)(team.max_threads)() == torch.get_num_threads() == count
+def test_a_new_thread_has_torchs_number_too():
+    """There OpenMP's own number is not yet the one that torch was told."""
+    meet_team()
+    samestep.set_num_threads(None)
+    torch.set_num_threads(1)
+    found = []
+    worker = threading.Thread(target=lambda: found.append(blocks_of(200_003)))
+    worker.start()
+    worker.join()
+    assert found == [1]
 
 
 def in_a_fork(work):

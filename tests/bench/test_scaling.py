@@ -147,6 +147,7 @@ def test_one_wrong_bit_at_an_end_is_found_in_any_step(kind, step, place, column,
     held, steps = [], []
     allocate, step_of = scaling_points._allocated, {"optimizer": scaling_points.SGD, "operator": scaling_points.op}
     monkeypatch.setattr(scaling_points, "_allocated", lambda *given: held.append(allocate(*given)) or held[-1])
+    point = POINTS[kind]()
     name = "step" if kind == "optimizer" else "sgd_"
     right = getattr(step_of[kind], name)
 
@@ -164,7 +165,7 @@ def test_one_wrong_bit_at_an_end_is_found_in_any_step(kind, step, place, column,
 
     monkeypatch.setattr(step_of[kind], name, wrong)
     with pytest.raises(RefusedError, match=rf"step {step}: 1 of [\d,]+ numbers"):
-        POINTS[kind]().check()
+        point.check()
 
 
 def test_nothing_is_timed_where_a_check_fails(monkeypatch):

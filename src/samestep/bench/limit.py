@@ -156,7 +156,8 @@ def _numba(itemsize: int, updated: int, read: int, cleared: int) -> Loop:
     import numba
     from numba import types
 
-    from samestep.engine.llvm import call_int, load_int
+    from samestep.engine.calls import call_i32
+    from samestep.engine.llvm import load_int
 
     names, body = _body(updated, read, cleared, "\n            ")
     pointers = "\n        ".join(f"{name} = carray(pointer(load_int(table, at + {k})), n, word)"
@@ -170,7 +171,7 @@ def _numba(itemsize: int, updated: int, read: int, cleared: int) -> Loop:
         walk(table, rows)
 
     def region(job: int) -> None:
-        part, team = call_int(load_int(job, 0)), call_int(load_int(job, 1))
+        part, team = call_i32(load_int(job, 0), ()), call_i32(load_int(job, 1), ())
         while part < load_int(job, 2):
             walk(load_int(job, 3 + 2 * part), load_int(job, 4 + 2 * part))
             part += team

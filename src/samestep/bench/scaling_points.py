@@ -17,7 +17,7 @@ from samestep.verify import patterns, vectorised
 
 SETTINGS = Settings(momentum=0.9, weight_decay=1e-4)
 DAMPENING = 0.1  # of the operator, so that it reads all four tensors
-BYTES = 16  # an element's: the operator's four tensors; the optimizer's two, and the buffers of all its points
+BYTES = 16  # an element's: the operator's four tensors; the optimizer's two, its buffer, and one that is put there
 OF_A_TENSOR = 16  # elements, where the tensors are many
 PICKED = 4096  # elements that are checked
 SWEPT = 1 << 23  # elements of the longest steps that are repeated within a round
@@ -47,9 +47,19 @@ def of_tensors(counts: Sequence[int]) -> list[Point]:
 
 
 def of_optimizer(sizes: Sequence[int]) -> list[Point]:
-    """One optimizer for each size: parameters and gradients begin at the same places, its buffer it makes itself."""
+    """One optimizer for each size: parameters, gradients and buffers begin at the same places.
+
+    Where memory lies can move a time by a third, and would bend the line where each size had memory of its own. The
+    buffer is one that an optimizer has made, which asks for large pages.
+    """
     held = _allocated("optim", ((max(sizes),),))
-    return [_optimizer([held.parameters[0][:size]], [held.gradient[0][:size]], _visit(size)) for size in sizes]
+    p, g = held.parameters[0], held.gradient[0]
+    whole = torch.nn.Parameter(torch.from_numpy(p))
+    whole.grad = torch.from_numpy(g)
+    optimizer = SGD([whole], lr=LR, momentum=SETTINGS.momentum)
+    optimizer.step()
+    buffer = optimizer.state[whole]["momentum_buffer"]
+    return [_optimizer([p[:size]], [g[:size]], _visit(size), buffer[:size]) for size in sizes]
 
 
 def of_operator(sizes: Sequence[int]) -> list[Point]:
@@ -63,7 +73,9 @@ def _allocated(suite: str, shapes: tuple[tuple[int, ...], ...]) -> Memory:
     return memory.allocate(Case(suite, "float32", "scaling", "scaling", SETTINGS, shapes))
 
 
-def _optimizer(parameters: Sequence[Array], gradients: Sequence[Array], visit: int) -> Point:
+def _optimizer(parameters: Sequence[Array], gradients: Sequence[Array], visit: int,
+               place: torch.Tensor | None = None) -> Point:
+    """A single parameter's buffer moves to `place` after the first step."""
     held = [torch.nn.Parameter(torch.from_numpy(x)) for x in parameters]
     for parameter, gradient in zip(held, gradients, strict=True):
         parameter.grad = torch.from_numpy(gradient)
@@ -84,6 +96,8 @@ def _optimizer(parameters: Sequence[Array], gradients: Sequence[Array], visit: i
             first = turn == 0
             p, g, b = words(parameters.__getitem__), words(gradients.__getitem__), None if first else words(buffer)
             optimizer.step()
+            if first and place is not None:
+                optimizer.state[held[0]]["momentum_buffer"] = place.copy_(optimizer.state[held[0]]["momentum_buffer"])
             expected = vectorised.torch(p, g, b, first=first, **attributes)
             got = words(parameters.__getitem__), words(buffer), words(gradients.__getitem__)
             _compare(f"samestep.optim.SGD, {len(held):,} tensors of {size:,} elements, step {turn + 1}",

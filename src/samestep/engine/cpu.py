@@ -129,7 +129,7 @@ def run(batch: Batch) -> None:
         walk.run_blocks(*shared, 0, 1, 0)
     elif team:
         quick.meet_team(team, walk.REGION, last_cache())
-        walk.run_team(*team[:3], walk.REGION, *shared, split.block_num)
+        walk.run_team(*team, walk.REGION, *shared, split.block_num)
     else:
         counter = np.zeros(1, np.int64)
         part = functools.partial(walk.run_blocks, *shared)

@@ -259,13 +259,3 @@ def call(typingctx: Any, address: Any, arguments: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, arguments), codegen
-
-
-@intrinsic
-def call_int(typingctx: Any, address: Any) -> Any:
-    """call_int(address) -> int32: call a C function `int f(void)`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.call(builder.inttoptr(args[0], ir.FunctionType(_I32, []).as_pointer()), [])
-
-    return types.int32(types.int64), codegen

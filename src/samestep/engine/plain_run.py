@@ -6,9 +6,9 @@ import numba
 
 from samestep import tiling
 from samestep.engine import cpu, quick, walk
-from samestep.engine.calls import call_i32
+from samestep.engine.calls import call_i32, call_i64
 from samestep.engine.cpu import BLOCK_ALIGN, BLOCK_LEAST, ONE_BLOCK
-from samestep.engine.llvm import load_int, on_stack
+from samestep.engine.llvm import call, load_int, on_stack
 
 _inner = numba.njit(error_model="numpy")
 _block, _are_past, _piece_of, _run_of = (_inner(function) for function in (
@@ -17,9 +17,17 @@ _block, _are_past, _piece_of, _run_of = (_inner(function) for function in (
 
 @_inner
 def _cores(known: int) -> int:
-    """How many threads may be used? As threads.get_num_threads has it, which knows more of forked processes."""
+    """How many threads may be used? The number that was set, else torch's, which each thread may have its own of."""
     fixed = load_int(load_int(known, quick.FIXED_THREADS), 0)
-    return fixed if fixed != 0 else call_i32(load_int(known, quick.MAX_THREADS), ())
+    if fixed != 0:
+        return fixed
+    answer = call_i64(load_int(known, quick.ASK), (load_int(known, quick.CORES),))
+    if answer == 0:
+        call(load_int(known, quick.CLEAR_ERROR), ())
+        return 1
+    number = call_i64(load_int(known, quick.INTEGER), (answer,))
+    call(load_int(known, quick.DROP), (answer,))
+    return max(1, number)
 
 
 @_inner

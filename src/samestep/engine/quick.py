@@ -39,13 +39,14 @@ UNSURE = 0x2000 | 0x80000000  # written back to another array later; warns at th
 # The words of the table that tells the compiled function of this process: objects, C functions, addresses of kernels.
 (ARRAY, FLOAT, ZERO, TRUE, FALSE, NONE, CPU, SPEC, ASCEND950, KEEP, DROP, CALL, INTEGER, CLEAR_ERROR,
  RELEASE_GIL, TAKE_GIL, NATIVE_DTYPES, TENSOR, PARAMETER, EXCHANGE, IS_NEG, UNTYPED_STORAGE, NBYTES, STORAGE_OFFSET,
- LEVEL, FORWARD_AD, PARALLEL, THREAD_NUM, NUM_THREADS, MAX_THREADS, REGION, FIXED_THREADS, CACHE, PROCESS, HOME,
- KERNELS) = range(36)
+ LEVEL, FORWARD_AD, ASK, CORES, PARALLEL, THREAD_NUM, NUM_THREADS, REGION, FIXED_THREADS, CACHE, PROCESS, HOME,
+ KERNELS) = range(37)
 VARIANTS = 8  # places for one order and dtype: nesterov | weight_decay << 1 | dampening << 2
 _OBJECTS = {ARRAY: np.ndarray, FLOAT: float, ZERO: 0, TRUE: True, FALSE: False, NONE: None,
             CPU: sys.intern("cpu"), SPEC: sys.intern("spec"), ASCEND950: sys.intern("ascend950")}
-_FUNCTIONS = {KEEP: "Py_IncRef", DROP: "Py_DecRef", CALL: "PyObject_CallOneArg", INTEGER: "PyLong_AsSsize_t",
-              CLEAR_ERROR: "PyErr_Clear", RELEASE_GIL: "PyEval_SaveThread", TAKE_GIL: "PyEval_RestoreThread"}
+_FUNCTIONS = {KEEP: "Py_IncRef", DROP: "Py_DecRef", CALL: "PyObject_CallOneArg", ASK: "PyObject_CallNoArgs",
+              INTEGER: "PyLong_AsSsize_t", CLEAR_ERROR: "PyErr_Clear", RELEASE_GIL: "PyEval_SaveThread",
+              TAKE_GIL: "PyEval_RestoreThread"}
 DLPACK_DTYPES = {"float32": 0x00012002, "float16": 0x00011002, "bfloat16": 0x00011004}  # lanes, bits, kind
 
 _known = np.zeros(KERNELS + len(ORDERS) * len(DTYPES) * VARIANTS, np.int64)
@@ -139,13 +140,11 @@ def meet_team(team: threads.Team, region: int, cache: int) -> None:
 
     `cache` are the bytes of the last cache.
     """
-    torch, system = sys.modules.get("torch"), ctypes.CDLL(None)
-    count = ctypes.CFUNCTYPE(ctypes.c_int)(team.max_threads)
-    if torch is None or count() != torch.get_num_threads() or not hasattr(system, "getpid"):
-        return
-    _known[[THREAD_NUM, NUM_THREADS, MAX_THREADS, REGION]] = *team[1:], region
-    _known[[FIXED_THREADS, CACHE, HOME]] = threads.FIXED, cache, os.getpid()
-    _known[PROCESS] = ctypes.cast(system.getpid, ctypes.c_void_p).value or 0
+    getpid, cores = ctypes.CDLL(None).getpid, sys.modules["torch"].get_num_threads  # teams are found on Linux only
+    _kept.append(cores)
+    _known[[THREAD_NUM, NUM_THREADS, REGION]] = team.thread_num, team.num_threads, region
+    _known[[CORES, FIXED_THREADS, CACHE]] = id(cores), threads.FIXED, cache
+    _known[[PROCESS, HOME]] = ctypes.cast(getpid, ctypes.c_void_p).value or 0, os.getpid()
     _known[PARALLEL] = team.parallel  # last, since other threads may be in `step` already
 
 

@@ -19,12 +19,11 @@ _FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC in the flags of /proc/self/stat
 
 
 class Team(NamedTuple):
-    """Addresses of the C functions GOMP_parallel and omp_get_{thread_num,num_threads,max_threads} of one library."""
+    """Addresses of the C functions GOMP_parallel, omp_get_thread_num and omp_get_num_threads of one library."""
 
     parallel: int
     thread_num: int
     num_threads: int
-    max_threads: int
 
 
 def set_num_threads(count: int | None) -> None:
@@ -93,7 +92,7 @@ def _team() -> Team | None:
     beside_torch = [path for path in found if os.path.dirname(sys.modules["torch"].__file__ or "?") in path]
     for path in beside_torch or found:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         if all(hasattr(library, name) for name in names):
             return Team(*(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names))
     return None

@@ -14,10 +14,9 @@ import numpy as np
 from numba import types
 
 from samestep.engine import cache
-from samestep.engine.calls import count, prefetch
+from samestep.engine.calls import call_i32, count, prefetch
 from samestep.engine.llvm import (
     call,
-    call_int,
     default_fp_control,
     fp_control,
     load_float,
@@ -123,7 +122,7 @@ with cache.cached("walk") as _cache:
     @numba.cfunc(types.void(types.int64), nopython=True, error_model="numpy", cache=_cache)
     def _region(job: int) -> None:
         """What each thread of an OpenMP team does, whatever size the team got."""
-        thread, threads = call_int(load_int(job, 12)), call_int(load_int(job, 13))
+        thread, threads = call_i32(load_int(job, 12), ()), call_i32(load_int(job, 13), ())
         blocks(load_int(job, 0), load_int(job, 1), load_int(job, 2), load_int(job, 3), load_int(job, 4),
                 load_int(job, 5), load_float(job, 6), load_float(job, 7), load_int(job, 8), load_int(job, 9),
                 load_int(job, 10), load_int(job, 11), thread, threads, job + 8 * 14)

@@ -38,7 +38,7 @@ def step_of(asked: Any, work: Work, group: Mapping[str, Any]) -> tuple[Step, Any
         return None
     total = int(known.table[-1][4])
     split = cpu.plan(total, known.dtypes[0])
-    team = threads.team() if split.block_num > 1 else (0, 0, 0, 0)
+    team = threads.team() if split.block_num > 1 else (0, 0, 0)
     if (team is None or type(group["lr"]) is not float or {type(x) for x in values[2:]}.difference(_PLAIN)
             or not layout_is_known()):
         return None

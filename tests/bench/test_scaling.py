@@ -70,28 +70,37 @@ def test_the_largest_point_does_not_hide_the_smallest():
     assert found["fixed"] == pytest.approx(8e-6, rel=0.1)
 
 
-def test_rows_over_tensors():
+@pytest.fixture
+def taken(monkeypatch):
+    """The times of each row, and its rounds."""
+    found, right = [], scaling._times
+    monkeypatch.setattr(scaling, "_times", lambda points, rounds, sweep: found.append(
+        (right(points, rounds, sweep), rounds)) or found[-1][0])
+    return found
+
+
+def test_rows_over_tensors(taken):
     row = scaling.over_tensors([1, 10, 100], rounds=2)
     json.dumps(row, allow_nan=False)
     assert (row["unit"], row["rounds"]) == ("s", 2)
     assert [(point["tensors"], point["elements"]) for point in row["points"]] == [(1, 16), (10, 160), (100, 1600)]
     assert all(0 < point["p10"] <= point["median"] <= point["p90"] for point in row["points"])
     medians = [point["median"] for point in row["points"]]
-    assert row["fit"] == scaling.fit([1, 10, 100], medians)
+    assert row["fit"] == scaling.fit([1, 10, 100], scaling.levelled(*taken[0]))
     assert row["most per tensor"] == max((medians[1] - medians[0]) / 9, (medians[2] - medians[0]) / 99)
 
 
 @pytest.mark.parametrize("make", [scaling_points.of_optimizer, scaling_points.of_operator])
-def test_rows_over_elements(make, monkeypatch):
+def test_rows_over_elements(make, monkeypatch, taken):
     swept = []
     monkeypatch.setattr(scaling_points, "SWEPT", 1 << 12)
     monkeypatch.setattr("samestep.engine.cpu.caches", lambda: {"L2": 1 << 10, "L3": 1 << 18})
     row = scaling.over_elements(lambda sizes: swept.append(list(sizes)) or make(sizes), [1000, 5000], rounds=2)
     json.dumps(row, allow_nan=False)
-    assert swept == [[1000, 5000], [3 << 14]]  # 16 bytes each: three times the larger cache
+    assert swept == [[1000, 5000], [1 << 18]]  # 16 bytes each: sixteen times the larger cache
     assert [(point["tensors"], point["elements"]) for point in row["points"]] == [(1, 1000), (1, 5000)]
     assert all(0 < point["p10"] <= point["median"] <= point["p90"] for point in row["points"])
-    assert row["fit"] == scaling.fit([1000, 5000], [point["median"] for point in row["points"]])
+    assert row["fit"] == scaling.fit([1000, 5000], scaling.levelled(*taken[0]))
     assert row["left out"] == {}
 
 
@@ -110,6 +119,20 @@ def test_memory_that_is_available():
     if sys.platform == "linux":
         assert available is not None
     assert available is None or 1 << 20 < available < 1 << 50
+
+
+def test_a_machine_that_changes_its_speed_midway_bends_no_line():
+    """Of three points all are slow in half of the rounds, and noise decides which medians show it."""
+    rng = np.random.default_rng(0)
+    sizes, visits, rounds = (1000, 4000, 16000), (4, 2, 1), 10
+    speed = np.where(np.arange(rounds) < 5, 1.0, 1.4)
+    times = [(speed[:, None] * n * (1 + rng.uniform(-0.01, 0.01, (rounds, k)))).ravel().tolist()
+             for n, k in zip(sizes, visits, strict=True)]
+    found = np.array(scaling.levelled(times, rounds)) / sizes
+    assert found.max() / found.min() < 1.02
+    bent = [times[0], [1.2 * t for t in times[1]], times[2]]
+    found = np.array(scaling.levelled(bent, rounds)) / sizes
+    assert 1.18 < found[1] / found[0] < 1.22  # a bend stays one
 
 
 def test_every_round_visits_all_points_and_every_other_one_backwards():

@@ -28,7 +28,7 @@ TENSORS = (1, 10, 100, 1_000, 10_000, 100_000)
 TENSORS_QUICK = TENSORS[:-1]
 ELEMENTS = tuple(1 << power for power in range(20, 30))
 ELEMENTS_QUICK = ELEMENTS[:5]
-ROUNDS, ROUNDS_QUICK = 15, 5
+ROUNDS, ROUNDS_QUICK = 15, 3
 SPARE = 1 << 30  # bytes of memory that are left alone
 Step = Callable[[], object]
 
@@ -116,12 +116,13 @@ def over_elements(make: Callable[[Sequence[int]], list[Point]], sizes: Sequence[
     """Steps on one tensor of so many elements, ascending, which come from memory.
 
     Caches could hold the smallest tensors and none of the others. So each timed step comes after one, not timed, on
-    other tensors thrice as large as the caches, which leaves in them what a step on a large model leaves there.
+    other tensors sixteen times as large as the caches, which leaves in them what a step on a large model leaves there.
+    Thrice is too little: the least recently used lines are not always replaced, and a guest may have more than it sees.
     """
     from samestep.bench.scaling_points import BYTES, SWEPT
     from samestep.engine import cpu
 
-    swept = max(SWEPT, 3 * max(cpu.caches().values(), default=0) // BYTES)
+    swept = max(SWEPT, 16 * max(cpu.caches().values(), default=0) // BYTES)
     available = available_memory()
     most = sizes[-1] if available is None else max(sizes[0], (available - SPARE) // BYTES - swept)
     fitting = [size for size in sizes if size <= most]
@@ -137,10 +138,26 @@ def _row(points: Sequence[Point], rounds: int, x: Sequence[int], sweep: Step | N
     for point in points:
         point.check()
     found = []
-    for point, seconds in zip(points, _times(points, rounds, sweep), strict=True):
+    times = _times(points, rounds, sweep)
+    for point, seconds in zip(points, times, strict=True):
         p10, median, p90 = np.percentile(seconds, (10, 50, 90)).tolist()
         found.append({"tensors": point.tensors, "elements": point.elements, "median": median, "p10": p10, "p90": p90})
-    return {"unit": "s", "rounds": rounds, "points": found, "fit": fit(x, [point["median"] for point in found])}
+    return {"unit": "s", "rounds": rounds, "points": found, "fit": fit(x, levelled(times, rounds))}
+
+
+def levelled(times: Sequence[Sequence[float]], rounds: int) -> list[float]:
+    """Each point's median over the rounds, all scaled to one level; a point has as many times in each round.
+
+    Memory is a third faster for minutes on end, and where that changes midway, some points' medians would be of one
+    kind and some of the other. A round's level is the geometric mean, over the points, of its time through the median.
+    """
+    import numpy as np
+
+    by_round = np.array([np.median(np.reshape(seconds, (rounds, -1)), axis=1) for seconds in times])
+    middle = np.median(by_round, axis=1, keepdims=True)
+    level = np.exp(np.mean(np.log(by_round / middle), axis=0))
+    found: list[float] = np.median(by_round / level, axis=1).tolist()
+    return found
 
 
 def _times(points: Sequence[Point], rounds: int, sweep: Step | None) -> list[list[float]]:

@@ -64,6 +64,10 @@ def _nothing(*arguments: Any) -> bool | None:
     return step(*arguments)
 
 
+# What torch.compiler.disable would do, for which torch would have to be loaded: dynamo calls it and looks not inside.
+_nothing.__dict__["_torchdynamo_disable"] = True
+
+
 # step(parameters, gradient, learning_rate, accum, momentum, stat, dampening, weight_decay, nesterov, order, engine):
 # True if that update is done, None if it is and mark_written has to know of it, False if nothing is done.
 step: Callable[..., bool | None] = _nothing

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 FULL = Plan()
-QUICK = Plan(seconds=0.5, rounds=7, placements=1, ready=60.0)
+QUICK = Plan(seconds=0.25, rounds=5, placements=1, ready=60.0)
 
 
 class TookTooLong(BaseException):

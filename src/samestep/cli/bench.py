@@ -34,7 +34,7 @@ def _counts(_context: click.Context, _option: click.Parameter, text: str | None)
               help="Compare with this one; may be given several times.")
 @click.option("--threads", metavar="1,2", callback=_counts, show_default="1 and all processors; the latter if --quick",
               help="Numbers of threads, each in a process of its own.")
-@click.option("--seconds", type=click.FloatRange(min=0.0), show_default="3; 0.5 if --quick",
+@click.option("--seconds", type=click.FloatRange(min=0.0), show_default="3; 0.25 if --quick",
               help="Rounds of each case go on for so long; there are at least nine.")
 @click.option("--case", metavar="TEXT", help="Only cases whose name holds this, such as 'float32 K3'.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/bench"),

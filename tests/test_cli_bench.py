@@ -74,7 +74,7 @@ def test_without_matplotlib_it_says_so_first_and_writes_the_rest(measured, tmp_p
     assert measured == [(("op",), True, None, [2], None)]
 
 
-@pytest.mark.parametrize(("options", "seconds"), [((), 3.0), (("--quick",), 0.5), (("--seconds", "0.5"), 0.5),
+@pytest.mark.parametrize(("options", "seconds"), [((), 3.0), (("--quick",), 0.25), (("--seconds", "0.5"), 0.5),
                                                   (("--quick", "--seconds", "2"), 2.0)])
 def test_seconds_of_a_case(measured, tmp_path, monkeypatch, options, seconds):
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -46,7 +46,7 @@ def run(known: int, block: int, kernel: int, p: int, g: int, a: int, s: int, n: 
         d: float, wd: float) -> None:
     """Run the kernel over tensors at these addresses, in blocks."""
     table, sizes = on_stack((p, g, a, s, n)), item * 0x01010101
-    if n < ONE_BLOCK:
+    if n < ONE_BLOCK:  # the size of the cache may not be known yet, which comes with the team
         walk.blocks(kernel, table, 1, sizes, lr, m, d, wd, 0, n, n, n, 0, 1, 0)
         return
     size, cache = 4 * n * item, load_int(known, quick.CACHE)

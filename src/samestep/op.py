@@ -52,9 +52,9 @@ def sgd_(
         quick.mark_written((parameters, accum, stat))
     if done is not False:
         return parameters
-    tensors = (parameters, gradient, learning_rate, accum, momentum, stat)
-    module = _engine(order, engine)
-    _update(module, engine, tensors, (1, 1, 1, 1, 1, 1), False, dampening, weight_decay, nesterov, order)
+    _shield()
+    _update(engine, (parameters, gradient, learning_rate, accum, momentum, stat), (1, 1, 1, 1, 1, 1), False, dampening,
+            weight_decay, nesterov, order)
     return parameters
 
 
@@ -70,6 +70,28 @@ def sgd_batch_(
     (``overlap``). Everything else is as for `sgd_`; errors name the tensor, as in ``gradient[3]``. Empty sequences are
     a step with nothing to do.
     """
+    _shield()
+    _update_batch(parameters, gradient, learning_rate, accum, momentum, stat, dampening, weight_decay, nesterov, order,
+                  engine)
+    return parameters
+
+
+def _shield() -> None:
+    """Where torch's dynamo is loaded, have it look into nothing below: it would where a graph breaks at these calls."""
+    global _update, _update_batch
+    if "torch._dynamo" in sys.modules and not hasattr(_update, "_torchdynamo_disable"):
+        disable = sys.modules["torch"].compiler.disable
+        _update, _update_batch = disable(_update), disable(_update_batch)
+
+
+# What torch.compiler.disable does too, for which torch would have to be loaded: dynamo calls it and does not trace it.
+_shield.__dict__["_torchdynamo_disable"] = True
+
+
+def _update_batch(
+    parameters: Any, gradient: Any, learning_rate: Any, accum: Any, momentum: Any, stat: Any, dampening: Any,
+    weight_decay: Any, nesterov: Any, order: Any, engine: Any,
+) -> None:
     module = _engine(order, engine)
     p, g, a, s = map(contract.check_sequence, ("parameters", "gradient", "accum", "stat"),
                      (parameters, gradient, accum, stat))
@@ -77,18 +99,18 @@ def sgd_batch_(
         table = bulk.table_of(p, g, a, s)
         if table is not None and _update_table(table, (p[0], g[0], learning_rate, a[0], momentum, s[0]),
                                                (dampening, weight_decay, nesterov), order):
-            return parameters
+            return
     tensors = (*p, *g, learning_rate, *a, momentum, *s)
     counts = (len(p), len(g), 1, len(a), 1, len(s))
-    _update(module, engine, tensors, counts, True, dampening, weight_decay, nesterov, order)
-    return parameters
+    _update(engine, tensors, counts, True, dampening, weight_decay, nesterov, order)
 
 
 def _update(
-    module: Any, engine: Any, tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any,
+    engine: Any, tensors: Sequence[Any], counts: tuple[int, ...], batch: bool, dampening: Any,
     weight_decay: Any, nesterov: Any, order: str,
 ) -> None:
-    """One step for all `tensors` on the engine `module`: `counts[k]` of them for each input in turn."""
+    """One step for all `tensors`: `counts[k]` of them for each input in turn."""
+    module = _engine(order, engine)
     inputs = arrays.read(tensors, counts, batch=batch)
     device, reason = "cpu", ""
     if module is gpu or (counts[0] and inputs.unusual[0] is not None):
@@ -114,6 +136,7 @@ def _update(
             arrays.mark_written((*tensors[:n], *tensors[2 * n + 1:3 * n + 1], *tensors[3 * n + 2:]))
             kind: Any = type(tensors[0])
             quick.meet(kind)
+        quick.count_call()
 
 
 def _update_table(table: Any, first: Sequence[Any], attributes: Any, order: str) -> bool:

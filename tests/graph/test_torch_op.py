@@ -429,7 +429,6 @@ def test_samestep_sgd_in_an_export():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning")
 def test_what_a_graph_cannot_hold_is_left_to_the_eager_call():
     def act(p, g, lr, a, m, s, engine):

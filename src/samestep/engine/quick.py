@@ -56,16 +56,15 @@ _calls = itertools.count(1)
 
 
 def _nothing(*arguments: Any) -> bool | None:
-    """`step` as long as there is no compiled one; that is made here."""
+    """`step` as long as there is no compiled one."""
+    return False
+
+
+def count_call() -> None:
+    """A call has gone the ordinary way: after some of these `step` is compiled."""
     global step  # noqa: PLW0603  (one per process)
-    if not _known[KERNELS:].any() or next(_calls) <= PATIENCE or not layout_is_known():
-        return False
-    step = _compiled()
-    return step(*arguments)
-
-
-# What torch.compiler.disable would do, for which torch would have to be loaded: dynamo calls it and looks not inside.
-_nothing.__dict__["_torchdynamo_disable"] = True
+    if step is _nothing and _known[KERNELS:].any() and next(_calls) >= PATIENCE and layout_is_known():
+        step = _compiled()
 
 
 # step(parameters, gradient, learning_rate, accum, momentum, stat, dampening, weight_decay, nesterov, order, engine):

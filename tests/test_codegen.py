@@ -18,9 +18,9 @@ FAST = "fast|contract|reassoc|nnan|ninf|nsz|arcp|afn"
 FUSED_IR = re.compile(rf"llvm\.(fma|fmuladd)|= f(add|sub|mul|div)[^\n%]*\b({FAST})\b")
 
 
-def compiled(kernel, **options):
+def compiled(kernel, narrow=False, **options):
     """The optimised LLVM and the assembly of a kernel, compiled afresh."""
-    function = numba.cfunc(walk.KERNEL, nopython=True, error_model="numpy", **options)(cpu._source(kernel))
+    function = numba.cfunc(walk.KERNEL, nopython=True, error_model="numpy", **options)(cpu._source(kernel, narrow))
     return function._library.get_llvm_str(), function._library.get_asm_str()
 
 
@@ -53,15 +53,18 @@ TORCH = [
 ]
 
 
+@pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("kernel", TORCH, ids=cpu.kernel_name)
-def test_rule_torch_has_its_own_fused_multiply_adds_and_no_others(kernel):
-    llvm, assembly = compiled(kernel)
+def test_rule_torch_has_its_own_fused_multiply_adds_and_no_others(kernel, narrow):
+    llvm, assembly = compiled(kernel, narrow)
     assert not re.search(rf"= f(add|sub|mul|div)[^\n%]*\b({FAST})\b", llvm)
     assert "llvm.fmuladd" not in llvm
     assert OWN_FMA.search(llvm)
     assert " fadd " not in llvm  # what rule T adds, it adds in a fused multiply-add
     if platform.machine() == "x86_64":
         assert re.search(r"\bvfn?m(add|sub)\d+p[sd]\b.*%[zy]mm", assembly)
+        if cpu.is_narrow(kernel, stream=narrow):
+            assert "%zmm" not in assembly
 
 
 @pytest.mark.parametrize("dtype", suite.NUMPY)

@@ -256,7 +256,7 @@ def test_wrong_bits_in_the_process_end_the_measurement(child):
     child("""
         from samestep.engine import cpu
         right = cpu.build
-        cpu.build = lambda kernel: right(kernel._replace(key=kernel.key._replace(weight_decay=False)))
+        cpu.build = lambda kernel, *more: right(kernel._replace(key=kernel.key._replace(weight_decay=False)), *more)
     """)
     seen = []
     with pytest.raises(RefusedError, match="other bits than the rule, so nothing is timed"):

@@ -25,6 +25,7 @@ from samestep.engine.llvm import (
     load_float,
     store,
     store_pair,
+    vector_bits,
 )
 
 _torch = numba.njit(formula.torch, error_model="numpy", nogil=True)
@@ -32,13 +33,17 @@ FORMS = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64"
 
 
 def plain(
-    dtypes: tuple[str, str, str], maximize: bool, weight_decay: bool, momentum: bool, nesterov: bool
+    dtypes: tuple[str, str, str], maximize: bool, weight_decay: bool, momentum: bool, nesterov: bool, bits: int
 ) -> Callable[..., None]:
-    """The loop for parameters, gradient and momentum buffer of any three dtypes, one element a lane."""
+    """The loop for parameters, gradient and momentum buffer of any three dtypes, one element a lane.
+
+    Vectors have at most `bits` bits, as many as the processor has where that is 0.
+    """
     p_form, g_form, b_form = (FORMS[dtype] for dtype in dtypes)
     real = np.float64 if dtypes[0] == "float64" else np.float32
 
     def update(p: Any, g: Any, b: Any, first: Any, n: Any, lr_: Any, m_: Any, d_: Any, wd_: Any, stream: Any) -> None:
+        vector_bits(bits)
         neg_lr, m, d, wd = -real(load_float(lr_, 0)), real(load_float(m_, 0)), real(d_), real(wd_)
 
         def element(i: Any, buffer: Any, is_first: Any) -> Any:

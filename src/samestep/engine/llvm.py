@@ -209,6 +209,21 @@ def _function(builder: Any, result: Any, arguments: list[Any], name: str) -> Any
     return known or ir.Function(builder.module, ir.FunctionType(result, arguments), name)
 
 
+@intrinsic(prefer_literal=True)
+def vector_bits(typingctx: Any, most: Any) -> Any:
+    """vector_bits(most): vectorise the function that this stands in with at most that many bits; 0 is no limit."""
+    bits = most.literal_value
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if bits:
+            attributes = builder.function.attributes
+            attributes.add("noinline")  # within another function that one's attributes count
+            set.add(attributes, f'"prefer-vector-width"="{bits}"')  # llvmlite's own `add` knows none with values
+        return context.get_dummy_value()
+
+    return types.void(most), codegen
+
+
 @intrinsic
 def fp_control(typingctx: Any) -> Any:
     """fp_control() -> int64: the thread's floating-point control register (MXCSR on x86, FPCR on ARM)."""

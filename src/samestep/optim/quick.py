@@ -44,6 +44,7 @@ def step_of(asked: Any, work: Work, group: Mapping[str, Any]) -> tuple[Step, Any
         return None
     rule = cpu_path.rule_of(work)
     kernel = rule.kernel(known.dtypes, split.sch_mode)
+    stream = cpu.streams(total, kernel.dtype, kernel.key.dampening)
     lr, held, single = np.array([work.lr]), *asked.single_elements()
     own = [np.array(column, np.int64) for column in (
         [id(name) for name in _NAMES], [id(group[name]) if name in group else 0 for name in _NAMES], single,
@@ -56,8 +57,8 @@ def step_of(asked: Any, work: Work, group: Mapping[str, Any]) -> tuple[Step, Any
         at.NAMES: own[0].ctypes.data, at.VALUES: own[1].ctypes.data, at.SINGLE: own[2].ctypes.data,
         at.SINGLE_COUNT: len(single), at.HELD: own[3].ctypes.data, at.HELD_COUNT: len(held),
         at.SCALARS: rule.learning_rate if is_cann else lr.ctypes.data, at.MOMENTUM: rule.momentum,
-        at.KERNEL: cpu.kernel_address(kernel), at.SIZES: cpu.sizes_of(kernel),
-        at.STREAM: int(cpu.streams(total, kernel.dtype, kernel.key.dampening)), at.RUN: split.ub_former,
+        at.KERNEL: cpu.kernel_address(kernel, cpu.is_narrow(kernel, stream)), at.SIZES: cpu.sizes_of(kernel),
+        at.STREAM: int(stream), at.RUN: split.ub_former,
         at.TOTAL: total, at.LR_SAME: int(is_cann), at.PIECE: cpu.piece(split, kernel.dtype),
         at.THREADS: split.block_num, at.PARALLEL: team[0], at.THREAD_NUM: team[1], at.NUM_THREADS: team[2],
         at.REGION: at.walk.REGION,

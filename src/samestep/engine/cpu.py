@@ -118,8 +118,8 @@ def run(batch: Batch) -> None:
     walk = _walk()
     kernel, table, lr, m, d, wd, split, _ = batch
     total, size = split.dim0, sizes_of(kernel)
-    stream = streams(total, kernel.dtype, kernel.key.dampening)
-    address = kernel_address(kernel, is_narrow(kernel, stream))
+    past = streams(total, kernel.dtype, kernel.key.dampening)
+    address, stream = kernel_address(kernel, is_narrow(kernel, past)), int(past)
     if split.block_num == len(table) == 1:
         walk.run_one(address, *table[0], size, lr, m, d, wd, stream, split.ub_former)
         return

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import samestep
 import samestep.optim
-from samestep.engine import cpu
+from samestep.engine import cpu, quick
 from torch_suite import bits, differing, factors, layouts, numbers, same_bits, state_of
 
 STEPS = 20
@@ -118,6 +118,7 @@ def test_every_layout_is_drawn() -> None:
 def test_every_bit_is_that_of_torch_in_drawn_configurations(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if chunk % 2:  # the kernels for what lies past the caches
         monkeypatch.setattr(cpu, "last_cache", lambda: 0)
+        monkeypatch.setattr(quick, "meet_team", lambda *arguments: None)  # it would remember the size
     compared = 0
     for number in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         case = draw_case(number)
